@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import MakeExperiment
+from conftest import MakeExperiment, MakeResult
+from result_files import trained
 from training_process import measure_here
 
 from photofinish.answer.comparison import Comparison
@@ -24,8 +26,10 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.model_words import model_text
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.measured_job import experiment_job
+from photofinish.results.references import reference_of
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.run import Run
 from photofinish.scripts.run_script import Limits
@@ -69,6 +73,42 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     pair = Comparison(run, None, settings=Comparing(accelerators=("T4",)))
     worth = decide(pair).worth
     assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
+
+
+def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_first_step(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    make_result: MakeResult,
+) -> None:
+    experiment = make_experiment(epochs=2)
+    measure_here(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), 1e-6)
+    measured = read_measured(tmp_path / "measured/measured.json")
+    assert isinstance(measured, Measured)
+    assert measured.first_step
+    assert measured.training
+    times, step = experiment_job(measured, experiment), measured.first_step
+    cpu = Result("small", "cpu", times, "fp32", None, measured.training)
+    outputs = {part: (norm * (1 + 1e-9), *sums) for part, (norm, *sums) in step.outputs.items()}
+    found = []
+    for changes in ({}, {"outputs": outputs}, {"first_batch_sha256": "e"}):
+        there = times.model_copy(update={"first_step": step.model_copy(update=changes)})
+        found.append(model_text(Comparison(cpu, replace(cpu, device="gpu", timings=there))))
+    assert found == [
+        "identical (the first step)",
+        "same within rounding (the first step)",
+        "different in the first step (first batch)",
+    ]
+    none = times.model_copy(update={"first_step": None})
+    missing = model_text(Comparison(cpu, replace(cpu, device="gpu", timings=none)))
+    assert missing == "not checked (the first step is not recorded on both devices)"
+    gpu = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
+    record = measured.training.model_copy(update={"device": "gpu"})
+    parts = record, gpu.timings, gpu.scores, gpu.history
+    reference = reference_of("small", *parts, first_step=step)
+    text = model_text(Comparison(cpu, None, references=(reference,)))
+    assert text == "first step alike* (Made-Up 100)"
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:

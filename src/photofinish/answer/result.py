@@ -18,6 +18,7 @@ from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 
 
@@ -121,6 +122,13 @@ class Result:
     def has_steps(self) -> bool:
         """True if steps were seen, False for a script that is timed as a whole."""
         return all(part.holds != "run" for part in self.timings.parts)
+
+    @property
+    def first_step(self) -> records.FirstStep | None:
+        """First step of an experiment, as `measure` recorded it."""
+        if self.trained:
+            return self.trained.first_step
+        return self.timings.first_step if isinstance(self.timings, MeasuredJob) else None
 
     @property
     def history(self) -> Sequence[EpochMetrics]:
