@@ -241,9 +241,11 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 ) -> None:
     tiny = SMALL_STEP.model_copy(update={"flops": 10**6})
     pair = make_pair(tiny, accelerators=("H100",))
+    timings = pair.cpu.timings.model_copy(update={"steps_per_epoch": 38})
+    cpu = replace(pair.cpu, timings=timings)
 
     def estimate(**changed: Any) -> Any:
-        script = replace(pair.cpu, record=None, trained=None, waiting_seconds=(0.0,) * EPOCHS)
+        script = replace(cpu, record=None, trained=None, waiting_seconds=(0.0,) * EPOCHS)
         found = Comparison(replace(script, **changed), None, "", pair.settings).renting
         return found.options[0].estimate
 
