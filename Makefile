@@ -59,7 +59,7 @@ test: setup ## the whole check: lint, format, types, tests
 	ruff format --check .
 	@# mypy uses one core, so it runs beside the tests.
 	mypy & types=$$!; \
-		pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder; tests=$$?; \
+		pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder; tests=$$?; \
 		wait $$types || { echo "error: mypy failed, see above"; exit 1; }; exit $$tests
 
 bench: setup ## time the trainer beside other loops (minutes, on a quiet machine; QUICK=1: see that it runs)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import MakeExperiment
+from conftest import MakeExperiment, MakeResult
+from result_files import trained
 from training_process import measure_here
 
 from photofinish.answer.comparison import Comparison
@@ -24,23 +26,34 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.model_words import model_text
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.measured_job import experiment_job
+from photofinish.results.references import reference_of
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.runs.run import Run
 from photofinish.scripts.run_script import Limits
 
 
-@pytest.mark.parametrize("seconds", [1e-6, 600.0])
+@pytest.mark.parametrize(
+    ("seconds", "batch_size", "expected"),
+    [
+        (1e-6, 16, {"start", "steps"}),
+        (600.0, 16, {"epoch"}),
+        (1e-6, 2048, {"start"}),  # an epoch is one slow step
+    ],
+)
 def test_a_measurement_answers_for_all_epochs_and_seeds(
     make_experiment: MakeExperiment,
     cpu_host: CpuTarget,
     packed_split: PackedSplit,
     tmp_path: Path,
     seconds: float,
+    batch_size: int,
+    expected: set[str],
 ) -> None:
     schedule = {"name": "one_cycle", "max_lr": 0.1}
-    experiment = make_experiment(epochs=12, seeds=2, schedule=schedule)
+    experiment = make_experiment(epochs=12, seeds=2, schedule=schedule, batch_size=batch_size)
     run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
     measure_here(run, seconds)
     assert [path.name for path in tmp_path.rglob("*.*")] == ["measured.json"]
@@ -49,16 +62,53 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     assert isinstance(measured, Measured)
     timings = experiment_job(measured, experiment)
     assert timings.planned_epochs == 12
-    holds = {part.holds for part in measured.parts}
-    assert holds == ({"start", "steps"} if seconds < 1 else {"epoch"})
+    assert {part.holds for part in measured.parts} == expected
+    assert timings.median_step_seconds < 1.01 * timings.median_epoch_seconds
     assert measured.operations
     assert measured.first_step
     low, high = job_interval(timings)
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
     run = Result("small", "cpu", timings, "fp32", None, measured.training)
-    worth = decide(Comparison(run, None)).worth
+    pair = Comparison(run, None, settings=Comparing(accelerators=("T4",)))
+    worth = decide(pair).worth
     assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
+
+
+def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_first_step(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+    make_result: MakeResult,
+) -> None:
+    experiment = make_experiment(epochs=2)
+    measure_here(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), 1e-6)
+    measured = read_measured(tmp_path / "measured/measured.json")
+    assert isinstance(measured, Measured)
+    assert measured.first_step
+    assert measured.training
+    times, step = experiment_job(measured, experiment), measured.first_step
+    cpu = Result("small", "cpu", times, "fp32", None, measured.training)
+    outputs = {part: (norm * (1 + 1e-9), *sums) for part, (norm, *sums) in step.outputs.items()}
+    found = []
+    for changes in ({}, {"outputs": outputs}, {"first_batch_sha256": "e"}):
+        there = times.model_copy(update={"first_step": step.model_copy(update=changes)})
+        found.append(model_text(Comparison(cpu, replace(cpu, device="gpu", timings=there))))
+    assert found == [
+        "identical (the first step)",
+        "same within rounding (the first step)",
+        "different in the first step (first batch)",
+    ]
+    none = times.model_copy(update={"first_step": None})
+    missing = model_text(Comparison(cpu, replace(cpu, device="gpu", timings=none)))
+    assert missing == "not checked (the first step is not recorded on both devices)"
+    gpu = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
+    record = measured.training.model_copy(update={"device": "gpu"})
+    parts = record, gpu.timings, gpu.scores, gpu.history
+    reference = reference_of("small", *parts, first_step=step)
+    text = model_text(Comparison(cpu, None, references=(reference,)))
+    assert text == "first step alike* (Made-Up 100)"
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:

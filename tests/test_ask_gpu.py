@@ -142,13 +142,13 @@ def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
 
 
 def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:
-    train, out = tmp_path / "train.py", tmp_path / "out.json"
-    for path in (train, out):
+    train, out, config = (tmp_path / name for name in ("train.py", "out.json", "small.yaml"))
+    for path in (train, out, config):
         path.write_text("1", encoding="utf-8")
-    named = named_files(["python", f"{train} --out {out}"])
-    assert {*named} == {str(train), str(out)}
+    named = named_files(["python", f"{train} --out {out}", f"--config={config}"])
+    assert {*named} == {str(train), str(out), str(config)}
     out.write_text("2", encoding="utf-8")
-    assert {*files_of(named, [])} == {str(train)}
+    assert {*files_of(named, [])} == {str(train), str(config)}
 
 
 def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(

@@ -142,7 +142,7 @@ while True:
         (watched.process.on_command_line, None, r"7 epochs \(--epoch\).*--steps"),
         ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
         ([], None, r"not found.*--steps"),
-        ([Length("max_steps", 4, "--steps")], None, r"4 steps \(--steps\)"),
+        ([Length("max_steps", 9999, "--steps")], None, r"9,999 steps \(--steps\)"),
     ):
         watched.process.on_command_line = on_command_line
         ask(command, wanted, LIMITS, AskFiles())

@@ -25,10 +25,11 @@ from photofinish.answer.own_gpu import bounded, loads_longer_than_it_starts
 from photofinish.answer.result import Trained
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
 
 STEPS = 38
-"""Steps of an epoch with 600 samples in batches of 16."""
+"""Steps of an epoch with 608 samples in batches of 16."""
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         record = result.record.model_copy(
             update={"experiment": make_experiment(epochs=epochs, input=settings)}
         )
-        timings = result.timings.model_copy(update={"startup_seconds": 2.25} | changed)
+        given = {"startup_seconds": 2.25, "training_image_count": 608}
+        timings = result.timings.model_copy(update=given | changed)
         return replace(result, record=record, timings=timings)
 
     return make
@@ -91,6 +93,19 @@ def test_without_workers_the_faster_of_two_passes_counts(on_cpu: Any) -> None:
     assert found.measured_seconds == pytest.approx(0.085 + (STEPS - 1) * 0.08)
 
 
+def test_a_small_last_batch_is_a_fraction_of_a_step(on_cpu: Any) -> None:
+    """An epoch of 20 samples has a batch of 16, and one of 4 in a fourth of the time."""
+    attribution = made_up_attribution(0.09, batch_alone_seconds=(0.09, 0.09 / 4))
+    uneven = {name: (all_[0], all_[0] / 4) for name, all_ in attribution.parts}
+    parts = attribution.parts.model_copy(update=uneven)
+    attribution = attribution.model_copy(update={"parts": parts})
+    small = {"training_image_count": 20, "epoch_seconds": (0.1 * 1.25,) * 5}
+    for workers in (0, 2):
+        found = epoch_bound(on_cpu(workers=workers, attribution=attribution, **small))
+        assert found.measured_seconds == pytest.approx(0.09 * 1.25)
+        assert found.as_measured == pytest.approx(100 / 90)
+
+
 def test_figures_that_show_no_cause_leave_the_bound_by_start_up(on_cpu: Any) -> None:
     slow = on_cpu(epoch_seconds=(38.0,) * 5)
     shared = on_cpu(attribution=None, not_attributed="several processes")
@@ -106,12 +121,18 @@ def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(o
     found: Any = speedup_bounds(as_result(on_cpu(attribution=None, not_attributed="slow", **alone)))
     assert found.loading_not_known is None
     assert found.epoch.measured_seconds == pytest.approx(38 * 0.08)
+    none: Any = {"start_seconds": 0.0, "cpu_seconds": (), "busy_threads": (), "memory_bytes": ()}
+    tried = TriedWorkers(workers=1, batch_seconds=0.02, **none)
+    two = tried.model_copy(update={"workers": 2})
+    loader = LoaderTimes(samples=1, tried_workers=(tried, two))
+    run = on_cpu(attribution=None, workers=2, loader=loader, **alone)
+    assert epoch_bound(run).measured_seconds == pytest.approx(38 * 0.02)
 
 
 def parts_of(epoch_seconds: float) -> dict[str, Any]:
     """Return `measure`'s parts of such epochs."""
-    part = TimedPart(seconds=epoch_seconds, steps=37.5, epoch=0, holds="steps")
-    return {"parts": (part,) * 3, "epoch_steps": 37.5}
+    part = TimedPart(seconds=epoch_seconds, steps=STEPS, epoch=0, holds="steps")
+    return {"parts": (part,) * 3, "epoch_steps": STEPS}
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])

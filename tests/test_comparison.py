@@ -231,7 +231,7 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
     assert not any("Why" in detail for detail in verdict(pair_of(make_result())).details)
     slow_start = trained(make_result, attribution=made_up_attribution(0.05), total_seconds=40.0)
     why = verdict(pair_of(with_timings(slow_start, startup_seconds=25.0))).details[-1]
-    assert why.startswith("On the CPU, gathering batches takes 63% of an epoch")
+    assert why.startswith("On the CPU, gathering batches takes 62% of an epoch")
     assert why.endswith(" And start-up is 62% of the job's 40 s.")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pynvml
 import pytest
 from conftest import HeldClock, MakeResult
-from result_files import as_result, changed_history, pair_of, trained, with_record
+from result_files import as_result, changed_history, pair_of, trained, with_record, with_timings
 
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, cost, energy_used, resource_use
@@ -80,6 +80,9 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
     figures = {row[""]: row["GPU"] for row in figures_table(pair)}
     assert figures["target accuracy"] == "0.995"
     assert "time to the target" not in figures
+    further = {"seeds": (result.timings.epochs,) * 4, "repeats": (result.timings.epochs[:2],)}
+    found = resource_use(as_result(with_timings(result, **further)), settings)
+    assert found.cost.amount == pytest.approx((36 + 4 * 30 + 20) / 3600 * 3.6)
 
 
 def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(

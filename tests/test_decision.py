@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, STEP, pair_of, paired, trained, with_timings
+from result_files import BUSY, STEP, pair_of, paired, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all
 from photofinish.answer.result import Trained
+from photofinish.answer.scaling import grid
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
+from photofinish.reporting.answers_picture import all_jobs
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
@@ -195,6 +197,29 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     )
     assert {each.answer for each in others} == {"Probably yes"}
     assert last.gpu_name is None
+
+
+def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep(job: Job) -> None:
+    """Each trains from two seeds, and takes a T4 about 4 min."""
+    pairs, sizes = [], [(10, 16, 1), (20, 16, 2), (40, 32, 1), (80, 32, 2)]
+    for minutes_here, batch_size, accumulate in sizes:
+        cpu = with_timings(job(60.0 * minutes_here), operations=HOUR_STEP)
+        changes = {"batch_size": batch_size, "accumulate": accumulate}
+        experiment = cpu.record.experiment.model_copy(update=changes)
+        cpu = with_record(with_timings(cpu, seeds=(cpu.timings.epochs,)), experiment=experiment)
+        pairs.append(pair_of(cpu, settings=T4))
+    decisions, drawn = decide_all(pairs), all_jobs(pairs, decide_all(pairs)).description
+    cells: Any = grid(pairs, decisions)
+    for pair, decision, (minutes_here, *size) in zip(pairs, decisions, sizes, strict=True):
+        found: Any = answer_record(pair, verdict(pair, decision))
+        assert (found.answer, found.jobs) == ("Probably yes", 4)
+        here, there = found.cpu_seconds.value, found.gpu_seconds.value
+        assert here == pytest.approx(60 * minutes_here)
+        row, column = map(str, size)
+        cell = cells.cells.get((row, column)) or cells.cells[column, row]
+        assert found.speedup.value == cell.figure == here / there
+        assert found.saved_seconds.value == here - there
+        assert re.search(rf"; {minutes_here} min here, (8.6|8.9) min on a T4", drawn)
 
 
 def minutes(text: str) -> list[float]:

@@ -182,12 +182,20 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
         ({}, 9e13, False),
         ({}, None, False),
         ({"other_step_seconds": 0.09}, 2e14, False),  # most of a step is fixed
+        (None, 2e14, True),  # a slow step
+        (None, 9e13, False),
     ],
 )
 def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
-    on_cpu: Any, make_result: MakeResult, step: dict[str, float], rate: float | None, is_slow: bool
+    on_cpu: Any,
+    make_result: MakeResult,
+    step: dict[str, float] | None,
+    rate: float | None,
+    is_slow: bool,
 ) -> None:
-    attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS, **step)
+    attribution = None
+    if step is not None:
+        attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS, **step)
     cpu = on_cpu(attribution=attribution, operations=STEP, fp32_flops_a_second=rate)
     cpu = with_record(cpu, precision="fp16")
     gpu = make_result(device="gpu", epoch_seconds=(0.1,) * 5, total_seconds=3.0)

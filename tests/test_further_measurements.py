@@ -30,6 +30,7 @@ from photofinish.measure.first_step import (
     first_step,
 )
 from photofinish.measure.in_turns import Way, time_in_turns
+from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model
 from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
@@ -216,6 +217,15 @@ def test_what_runs_out_of_memory_is_left_out_with_its_reason(
     found = {"first_step": measured.first_step, "profile": measured.operations}
     assert "2.00 GiB" in str(without.pop(failing))
     assert [name for name, each in found.items() if each] == [*without]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+@pytest.mark.parametrize(("workers", "batches"), [(0, 3), (4, 4)])
+def test_of_slow_steps_each_worker_loads_a_batch(
+    trainer_of: MakeTrainer, workers: int, batches: int
+) -> None:
+    trainer = trainer_of(input={"name": "loader", "workers": workers})
+    assert len(_profile_slow(trainer, 1.0).slow_batch_seconds) == batches
 
 
 WARNING = (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from watched_scripts import recorded
 
-from photofinish.inside.lengths import TRAINER, unit_of
+from photofinish.inside.lengths import unit_of
 from photofinish.scripts.script_lines import Length
 
 BEGIN = """
@@ -25,7 +25,33 @@ def step(batch):
     optimizer.step()
     raise SystemExit  # the first step shows enough
 """
+TRAINER_OF_A_LIBRARY = """
+space = {"__name__": "lightning.trainer"}
+exec('''
+class Trainer:
+    def __init__(self, max_epochs, current_epoch=0):
+        self.max_epochs, self.current_epoch = max_epochs, current_epoch
+    def fit(self, step, loader):
+        while True:
+            for batch in loader:
+                step(batch)
+''', space)
+Trainer = space["Trainer"]
+"""
 SCRIPTS = {
+    "a Trainer that resumes": (
+        TRAINER_OF_A_LIBRARY + "Trainer(10, 4).fit(step, loader)",
+        "6 epochs, the trainer",
+    ),
+    "a Trainer for each fold": (
+        TRAINER_OF_A_LIBRARY + "for fold in range(5):\n    Trainer(10).fit(step, loader)",
+        "50 epochs, the trainer",
+    ),
+    "two Trainers": (
+        TRAINER_OF_A_LIBRARY
+        + "trainer = Trainer(10)\ntrainer.fit(step, loader)\ntrainer.fit(step, loader)",
+        None,
+    ),
     "a constant": (
         """
 EPOCHS = 10
@@ -242,8 +268,11 @@ while done < 300:
         """
 def settings():
     yield 1
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=10)
+args = parser.parse_args()
 for lr in settings():
-    for epoch in range(10):
+    for epoch in range(args.epochs):
         for batch in loader:
             step(batch)
 """,
@@ -299,6 +328,17 @@ fit(3)
 """,
         None,
     ),
+    "a range in which every fourth iteration steps": (
+        """
+batches = iter(loader)
+for epoch in range(50):
+    for i in range(400):
+        batch = next(batches)
+        if (i + 1) % 1 == 0:
+            step(batch)
+""",
+        None,
+    ),
     "passes until a loss": (
         """
 for seed in range(10):
@@ -331,8 +371,12 @@ def test_the_loop_counts_where_the_command_line_says_another_length(tmp_path: Pa
     assert found
     assert found.startswith("30 epochs, range(30) in mine.py:15")
     assert "90 of --epochs" in found
-    process.lengths.append(Length("max_steps", 5, TRAINER))
-    assert _shown(process.length) == "5 steps, the trainer"
+    process.on_command_line[0] = Length("max_steps", 5, "--steps")
+    assert _shown(process.length) == "30 epochs, range(30) in mine.py:15"
+    process.by_loops.clear()
+    assert _shown(process.length) == "5 steps, --steps"
+    process.on_command_line[0] = Length("max_steps", -1, "--steps")  # fewer than were taken
+    assert process.length is None
 
 
 def test_more_steps_than_the_loops_have_show_that_something_else_repeats_them(

@@ -13,6 +13,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_sequence
 
+from photofinish.answer.estimates import estimated_device_seconds, least_memory_bytes
+from photofinish.config.compare import accelerators
 from photofinish.inside.counting import StepCount, count_step
 from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.operations import count_operations
@@ -233,6 +235,20 @@ def test_counting_a_step_leaves_the_trainer_as_it_was(trainer_of: MakeTrainer) -
     after = trainer.network.parameters()
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
     assert not trainer.state.optimizer.state
+
+
+def test_a_batch_in_parts_computes_as_much_and_saves_the_tensors_of_a_part(
+    trainer_of: MakeTrainer,
+) -> None:
+    whole, split = (count_operations(trainer_of(accumulate=each)) for each in (1, 2))
+    assert (split.images, split.flops) == (whole.images, whole.flops)
+    assert 2 * split.saved_activations == whole.saved_activations
+    assert least_memory_bytes(split, "fp32") < least_memory_bytes(whole, "fp32")
+    assert whole.kernels < split.kernels < 2 * whole.kernels  # the optimizer's count once
+    in_fp16 = accelerators()["T4"], "fp16", 1.0
+    assert estimated_device_seconds(split, *in_fp16) == pytest.approx(
+        estimated_device_seconds(whole, *in_fp16), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -15,6 +15,7 @@ from torch import nn
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.parity import parity as parity_of
 from photofinish.answer.result import Predictions, Trained
+from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
@@ -235,6 +236,21 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         "test accuracy": "75.00% on the CPU, 87.50% on the GPU; GPU +12.5 points (-12.7 to +32.7)",
         "final weights": "they differ",
     }
+
+
+def test_trainings_that_stopped_at_other_epochs_are_compared_by_their_common_ones(
+    make_result: MakeResult,
+) -> None:
+    cpu = trained(make_result)
+    stopping = cpu.record.experiment.model_copy(
+        update={"early_stopping": EarlyStopping(patience=1)}
+    )
+    cpu = with_record(cpu, experiment=stopping)
+    timings = cpu.timings.model_copy(update={"epochs": cpu.timings.epochs[:2]})
+    sooner = replace(with_record(cpu, device="gpu"), history=cpu.history[:2], timings=timings)
+    found = verdict(pair_of(cpu, sooner))
+    assert found.model == "identical over the 2 epochs that both trained"
+    assert "on the CPU after 3 epochs and 75.00% on the GPU after 2 epochs" in text_of(found)
 
 
 PARTED: dict[str, Callable[[Trained], Trained]] = {

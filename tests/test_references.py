@@ -201,6 +201,7 @@ MATCHES: list[tuple[dict[str, Any], bool, bool]] = [
     ({"early_stopping": EarlyStopping(patience=3)}, True, False),
     ({"optimizer": Optimizer.model_validate({"name": "sgd", "lr": 0.1})}, False, False),
     ({"batch_size": 17}, False, False),
+    ({"cuda_graphs": "off"}, False, False),  # which the GPU of the record reads
     ({"precision": "bf16"}, False, False),
 ]
 """Changes of settings, and whether a record still matches for its times and for its losses."""
@@ -214,6 +215,8 @@ def test_references_match_for_times_by_the_step_and_for_losses_by_the_training(
         (pair,) = paired(here, None, [other])
         found = bool(pair.references), bool(pair.same_model_references)
         assert found == (same_times, same_losses), settings
+    cpu = trained_of(here[0])
+    assert same_steps(cpu.record, with_settings(cpu, cuda_graphs="off").record)
 
 
 def test_losses_of_other_epochs_match_unless_the_schedule_depends_on_their_number(

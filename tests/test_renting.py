@@ -236,6 +236,27 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     assert in_euros.renting.options[0].estimate.cost is None
 
 
+def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated_gpu(
+    make_pair: MakePair,
+) -> None:
+    tiny = SMALL_STEP.model_copy(update={"flops": 10**6})
+    pair = make_pair(tiny, accelerators=("H100",))
+    timings = pair.cpu.timings.model_copy(update={"steps_per_epoch": 38})
+    cpu = replace(pair.cpu, timings=timings)
+
+    def estimate(**changed: Any) -> Any:
+        script = replace(cpu, record=None, trained=None, waiting_seconds=(0.0,) * EPOCHS)
+        found = Comparison(replace(script, **changed), None, "", pair.settings).renting
+        return found.options[0].estimate
+
+    plain = estimate(step_parts_seconds={"forward": 0.01})
+    own = estimate(step_parts_seconds={"forward": 0.001})  # the other nine tenths are its code
+    saving = estimate(step_parts_seconds={"forward": 0.01}, between_seconds=2.0)
+    assert plain.epoch_seconds < 0.9 * 0.38 < own.epoch_seconds < 0.9 * 0.38 + plain.epoch_seconds
+    assert own.job.interval[0] < plain.job.seconds  # it may be a GPU's work
+    assert saving.job.seconds == pytest.approx(plain.job.seconds + EPOCHS * 2.0)
+
+
 @pytest.mark.parametrize("flops", [10**6, 10**13])
 def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     make_pair: MakePair, make_experiment: MakeExperiment, flops: int

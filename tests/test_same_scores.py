@@ -11,6 +11,7 @@ import pytest
 from conftest import MakeResult
 from result_files import changed_history, pair_of, text_of, trained, with_record, with_seeds
 
+from photofinish.answer.parity import parity
 from photofinish.answer.result import Predictions, Trained
 from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -96,6 +97,23 @@ def test_seeds_that_are_surely_worse_are_different(scored: Scored) -> None:
     cpu, gpu = scored((262, 263, 261)), scored((235, 237, 234), "gpu")
     assert same_model(cpu, gpu) == "different"
     assert "GPU -9.9 points" in text_of(verdict(pair_of(cpu, gpu)))
+
+
+def test_classes_at_positions_vary_by_item(scored: Scored) -> None:
+    """The devices are as good, but differ in each image, of which a tenth is ignored."""
+    random, held = np.random.default_rng(1), 0
+    for _ in range(200):
+        rows, items = [], np.repeat(np.arange(60), 20 * 20)
+        items = items[random.random(len(items)) < 0.9]
+        for _ in range(2):
+            right = np.clip(random.normal(0.9, 0.03, 60), 0, 1)
+            rows.append(random.random(len(items)) < right[items])
+        cpu, gpu = (scored([row], items=len(items), draws=False) for row in rows)
+        runs = [with_record(run, target_shape=(20, 20), samples={"test": 60}) for run in (cpu, gpu)]
+        found = parity(*runs, margin=0.01).difference
+        assert found
+        held += not found.excludes_0
+    assert 170 <= held <= 190
 
 
 def test_equal_scores_are_never_different(scored: Scored) -> None:

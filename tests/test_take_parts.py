@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 from conftest import HeldClock, MakeTrainer
+from torch import nn
 
 from photofinish.config.experiment import step_settings
 from photofinish.measure.take_parts import second_step_seconds, take_parts
@@ -15,6 +17,8 @@ from photofinish.training.batches import Batch
 from photofinish.training.trainer import Trainer
 
 START_SECONDS, STEP_SECONDS, VALIDATION_SECONDS = 3.0, 0.5, 0.25
+COMPUTING_SECONDS = 0.125
+"""Time of a step without loading its batch."""
 STEPS = 4.5
 """Steps of an epoch of 72 samples in batches of 16."""
 
@@ -27,13 +31,18 @@ def slow_start(trainer_of: MakeTrainer, clock: HeldClock) -> Trainer:
 
     def slowly(epoch: int, at_once: int = 1) -> Iterator[Batch]:
         for number, batch in enumerate(load(epoch, at_once)):
-            clock.take((0.0 if number else START_SECONDS) + STEP_SECONDS * len(batch[1]) / 16)
+            loading_seconds = (STEP_SECONDS - COMPUTING_SECONDS) * len(batch[1]) / 16
+            clock.take((0.0 if number else START_SECONDS) + loading_seconds)
             yield batch
+
+    def compute(network: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        clock.take(COMPUTING_SECONDS * len(inputs[0]) / 16 if network.training else 0.0)
 
     def evaluate(*arguments: Any) -> Any:
         clock.take(VALIDATION_SECONDS)
         return validate(*arguments)
 
+    trainer.network.register_forward_pre_hook(compute)
     trainer.training.train_batches = slowly  # type: ignore[method-assign]
     trainer.validator.evaluate = evaluate  # type: ignore[method-assign]
     return trainer
@@ -50,6 +59,8 @@ def test_an_epoch_by_parts_takes_its_start_and_its_smaller_last_batch(
         {"epoch"} if most_seconds > 100 else {"start", "steps"}
     )
     assert epoch_by_parts(parts, STEPS).seconds == pytest.approx(START_SECONDS + 4.5 * STEP_SECONDS)
+    for part in parts:
+        assert part.waiting_seconds == part.seconds - COMPUTING_SECONDS * part.steps
     assert VALIDATION_SECONDS <= validation_seconds <= 2 * VALIDATION_SECONDS
 
 

@@ -21,6 +21,7 @@ from photofinish.answer.times import job_interval
 from photofinish.answer.uncertainty import MACHINE, LogError, combined
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import BudgetPlan
+from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
@@ -167,6 +168,22 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     half = combined(MACHINE, passes, LogError.reaching(1.3).times(10 / whole)).half_width
     ends = whole / math.exp(half), whole * math.exp(half)
     assert job_interval(timings) == pytest.approx(ends, rel=1e-3)
+
+
+def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
+    make_result: MakeResult,
+) -> None:
+    """No GPU shows at which epoch it stops: perhaps at the next one."""
+    cpu = limited(make_result)
+    stopping = {"early_stopping": EarlyStopping(patience=5)}
+    experiment = cpu.record.experiment.model_copy(update=stopping)
+    found = verdict(pair_of(with_record(cpu, experiment=experiment)))
+    here, planned = found.decision.worth.here, decide(pair_of(cpu)).worth.here
+    assert here.seconds == planned.seconds
+    assert here.interval[0] < cpu.timings.total_seconds < planned.interval[0]
+    assert here.interval[1] == planned.interval[1]
+    assert "after 2 of 50 epochs; at most, as it may stop early) here" in found.answer
+    assert "at most, as it may stop early" in found.cautions[0]
 
 
 def test_a_limited_job_is_marked_and_its_end_is_never_compared(

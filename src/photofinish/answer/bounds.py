@@ -112,7 +112,11 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
         return None
     if settings.input.name == "resident":
         return None
-    if alone := timings.slow_batch_seconds:  # of slow steps, a few batches were loaded
+    alone: Sequence[float] = timings.slow_batch_seconds  # of slow steps, a few batches were loaded
+    if alone:
+        workers, tried = settings.input.workers, timings.loader and timings.loader.tried_workers
+        # Tried workers had started before.
+        alone = [each.batch_seconds for each in tried or () if each.workers == workers] or alone
         seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
         error = combined(machine_error(timings), _error(alone))
         return _Loading(epoch_seconds, seconds, seconds / slower, error)
@@ -125,7 +129,7 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
     steps = costs.steps_per_epoch * (min(1.0, share) if timings.busy else share)
     seconds = steps * costs.batch_alone_seconds
     least_seconds = steps * least_batch_seconds(timings) if is_busy else seconds
-    error = _error(costs.attribution.batch_alone_seconds[1:])
+    error = _error(costs.attribution.batch_alone_seconds[1 : int(costs.steps_per_epoch)])
     return _Loading(steps * costs.epoch_share_seconds, seconds, least_seconds, error)
 
 

@@ -144,10 +144,13 @@ def pair_of_trainings(
 ) -> Comparison:
     """Compare the trainings of an experiment on both devices.
 
-    The CPU's job ends with the GPU's job if early stopping ended that.
+    The CPU's job ends with the GPU's job if early stopping ended that. Without a GPU, it may end
+    before its planned epochs.
     """
     if gpu is None:
-        return Comparison(Result.of_training(cpu), None, why_no_gpu)
+        early = cpu.record.experiment.early_stopping is not None and cpu.timings.epochs_left > 0
+        timings = cpu.timings.model_copy(update={"may_stop_early": early})
+        return Comparison(Result.of_training(replace(cpu, timings=timings)), None, why_no_gpu)
     if cpu.timings.epochs_left:
         epochs_left = max(0, gpu.timings.planned_epochs - len(cpu.timings.epochs))
         timings = cpu.timings.model_copy(update={"epochs_left": epochs_left})
@@ -197,6 +200,7 @@ def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
         waiting_seconds=job.by_parts.waiting_seconds,
         step_parts_seconds=script.step_parts,
         loader_workers=script.loader_workers,
+        between_seconds=job.by_parts.between_seconds,
         metrics=script.metrics,
         is_outdated=is_outdated,
     )
@@ -255,9 +259,12 @@ def _with_readings(pairs: Sequence[Comparison]) -> list[Comparison]:
 def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:
     """Return True if both trainings take equal steps, so that their times are comparable.
 
-    Settings on which `measure` does not depend may differ, such as epochs and learning rate.
+    Settings on which `measure` does not depend may differ, such as epochs and learning rate. So may
+    settings that only accelerators read, if the first training is the CPU's.
     """
-    settings = [step_settings(on_cpu(each.experiment)) for each in (one, other)]
+    settings = [step_settings(each.experiment) for each in (one, other)]
+    if one.device == "cpu":
+        settings = [on_cpu(each) for each in settings]
     return _is_same(one, other, settings)
 
 

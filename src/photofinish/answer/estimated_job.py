@@ -6,6 +6,7 @@ A rented machine has another CPU, so start-up and loading are estimated from mea
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -127,28 +128,42 @@ class _EstimatedJob:
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
         self._loads_itself = run.loads_itself
+        # Work of a script's own code, and what takes longer than training, such as rollouts, stays.
+        epoch_seconds = statistics.fmean(self._timings.epoch_seconds)
+        self._between_seconds = run.between_seconds
+        rest_seconds = run.shares.get("the rest", 0.0) * epoch_seconds - run.between_seconds
+        self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)
+        share = self._timings.validation_share
+        self._validation_share = share if run.settings or share <= 1 else 0.0
+        self._between_seconds += (share - self._validation_share) * epoch_seconds
 
     def epoch_seconds(
         self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0
     ) -> float:
-        """Return the time of an epoch's steps or of its loading, whichever is longer."""
-        loading_seconds = self._loading_seconds
-        if self._loads_itself:
-            # The process that launches the steps also loads their batches.
-            loading_seconds += self.steps * step.launch_seconds
-        return max(self.steps * step_seconds, cpu_factor * loading_seconds)
+        """Return the time of an epoch's steps or of the CPU's work, whichever is longer."""
+        # The rest of a step may also be work on tensors, which a GPU shortens.
+        own_seconds = self._rest_seconds if cpu_factor >= 1 else 0.0
+        own_seconds += self._loading_seconds if self._loads_itself else 0.0
+        if own_seconds:  # by the process that launches the steps
+            own_seconds += self.steps * step.launch_seconds
+        cpu_seconds = max(own_seconds, self._loading_seconds)
+        return max(self.steps * step_seconds, cpu_factor * cpu_seconds)
 
     def time(self, step: StepEstimate) -> UncertainTime:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
-        passes = self._timings.planned_epochs * (1 + self._timings.validation_share)
+        epochs, passes = self._timings.planned_epochs, 1 + self._validation_share
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
 
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
             epoch_seconds = self.epoch_seconds(step, step.spread[steps], cpu_factors[cpu])
-            startup_seconds = cpu_factors[cpu] * self.startup_seconds + CONTEXT_SECONDS[start]
-            return startup_seconds + passes * epoch_seconds
+            once_seconds = self.startup_seconds + epochs * self._between_seconds
+            return (
+                cpu_factors[cpu] * once_seconds
+                + CONTEXT_SECONDS[start]
+                + epochs * passes * epoch_seconds
+            )
 
         def error(end: int) -> LogError:
             """Return the error of all three, by what each adds to those before it."""

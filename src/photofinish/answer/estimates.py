@@ -134,7 +134,8 @@ def estimated_device_seconds(
     """Return the device's time for arithmetic and memory traffic, without launching."""
     factor = PRECISIONS[precision].times_the_arithmetic
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
-    saved_seconds = operations.saved_tensor_bytes / (accelerator.memory_gb_per_s * _GB)
+    saved_bytes = operations.passes * operations.saved_tensor_bytes
+    saved_seconds = saved_bytes / (accelerator.memory_gb_per_s * _GB)
     seconds = arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
     if accelerator.kind == "cuda" and precision == "fp32":
         seconds += operations.convolutions * CONVOLUTION_SECONDS

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
@@ -189,14 +190,17 @@ class SlowKernels:
 
 def slow_kernels(run: JobTimes) -> SlowKernels | None:
     """Return how slow half-precision steps are if most of an epoch is their arithmetic, or None."""
-    steps, operations, rate = run.attribution, run.operations, run.fp32_flops_a_second
-    if not (steps and operations and rate and run.steps_per_epoch):
+    operations, rate = run.operations, run.fp32_flops_a_second
+    if not (operations and rate and run.steps_per_epoch):
         return None
-    quickest_seconds = min(steps.same_batch.step_seconds)
-    other_seconds = min(steps.other_batch.step_seconds)
-    fixed = fixed_share(
-        operations.images, quickest_seconds, steps.other_batch_images, other_seconds
-    )
+    quickest_seconds = min(run.step_seconds)
+    fixed = operations.kernels * LAUNCH_SECONDS[1] / quickest_seconds
+    if steps := run.attribution:
+        quickest_seconds = min(steps.same_batch.step_seconds)
+        other_seconds = min(steps.other_batch.step_seconds)
+        fixed = fixed_share(
+            operations.images, quickest_seconds, steps.other_batch_images, other_seconds
+        )
     computing = run.steps_per_epoch * run.median_step_seconds / run.measured_epoch_seconds
     share = operations.flops / quickest_seconds / rate
     if share >= SLOW_KERNELS or max(fixed, 1 - computing) > 0.5:

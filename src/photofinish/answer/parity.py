@@ -15,6 +15,7 @@ from photofinish.answer.seeds import (
     ENOUGH_SEEDS,
     ScoreDifference,
     difference_of_items,
+    difference_of_positions,
     difference_of_seeds,
 )
 from photofinish.config.precisions import curve_tolerance
@@ -61,7 +62,7 @@ class Parity:
     difference: ScoreDifference | None = None
     """Difference of accuracies. None for other scores, or if test items or epochs differ."""
     epochs: int | None = None
-    """Number of epochs that both trained, if a time limit ended a training.
+    """Number of epochs that both trained, if a time limit or early stopping ended a training.
 
     Final predictions, scores and weights are not compared then.
     """
@@ -73,9 +74,10 @@ class Parity:
 
 
 def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
-    """Compare two trainings to the end, or in their common epochs if a time limit ended one.
+    """Compare two trainings to the end, or in their common epochs if one ended before the other.
 
-    Accuracies are equivalent if their difference is surely less than the margin.
+    A time limit or early stopping may end one, as rounding errors grow. Accuracies are equivalent
+    if their difference is surely less than the margin.
     """
     one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
@@ -83,7 +85,9 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
     epochs, difference = None, None
     end: tuple[Layer, ...] = ()
-    if cpu.timings.epochs_left or device.timings.epochs_left:
+    is_limited = cpu.timings.epochs_left or device.timings.epochs_left
+    stopped_apart = one.experiment.early_stopping and len(cpu.history) != len(device.history)
+    if is_limited or (stopped_apart and not both_draw):
         epochs = min(len(cpu.history), len(device.history))
     else:
         end, difference = _end(cpu, device, tolerance, margin, both_draw=both_draw)
@@ -141,7 +145,9 @@ def _end(
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
         rows = columns if task.is_all_or_nothing else 1
-        if same_items:
+        if same_items and task.is_one_of_many and one.target_shape:
+            difference = difference_of_positions(cpu, device)
+        elif same_items:
             difference = difference_of_items(cpu, device, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, difference, margin)
     if both_draw and same_items:

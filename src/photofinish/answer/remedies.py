@@ -115,7 +115,7 @@ def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
 def larger_batch(run: Result, costs: StepCosts) -> Remedy:
     """Return the batch size that was tried, with its gain."""
     tried, images = costs.attribution, costs.attribution.other_batch_images
-    steps = math.ceil(run.timings.training_image_count / images) / costs.steps_per_epoch
+    steps = costs.experiment.batch_size / images
     turns = InTurns(base=tried.same_batch, changed=tried.other_batch)
     gain = Gain.of_steps(costs, turns, steps)
     return Remedy("batch size", {f"experiments.{run.experiment}.batch_size": images}, gain)

@@ -85,6 +85,18 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
     )
 
 
+def of_one_training(pair: Comparison, worth: Worth) -> Worth:
+    """Return the answer with the times of one training instead of all seeds and the sweep."""
+    if worth.about != "renting":
+        return worth
+    here, gpu = job_time(pair.cpu.timings), worth.gpu
+    if gpu is None:
+        return replace(worth, here=here)
+    own = next(each for each in candidates(pair) if each.name == gpu.name)
+    interval, saved = here.over(own.time), here.less(own.time)
+    return replace(worth, here=here, gpu=own, interval=interval, saved=saved)
+
+
 def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
     found, cpu = [], pair.cpu.timings

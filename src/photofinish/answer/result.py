@@ -18,6 +18,7 @@ from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 
 
@@ -67,6 +68,8 @@ class Result:
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
     loader_workers: int | None = None
+    between_seconds: float = 0.0
+    """Time of a script between two epochs, such as to save a checkpoint."""
     """Number of workers of a script's loader. None without one."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Custom test metrics, or numbers of a script's metrics file, by name."""
@@ -100,8 +103,9 @@ class Result:
     def loads_itself(self) -> bool:
         """True if the process that trains also loads the batches."""
         source = self.settings.input if self.settings else None
-        workers = source.workers if isinstance(source, LoaderInput) else self.loader_workers
-        return workers == 0
+        if self.settings:
+            return isinstance(source, LoaderInput) and source.workers == 0
+        return not self.loader_workers  # without a loader, too
 
     @property
     def wanted_precision(self) -> str:
@@ -118,6 +122,13 @@ class Result:
     def has_steps(self) -> bool:
         """True if steps were seen, False for a script that is timed as a whole."""
         return all(part.holds != "run" for part in self.timings.parts)
+
+    @property
+    def first_step(self) -> records.FirstStep | None:
+        """First step of an experiment, as `measure` recorded it."""
+        if self.trained:
+            return self.trained.first_step
+        return self.timings.first_step if isinstance(self.timings, MeasuredJob) else None
 
     @property
     def history(self) -> Sequence[EpochMetrics]:

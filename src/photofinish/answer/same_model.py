@@ -21,8 +21,8 @@ class RecordedModel:
     """Comparison with a record: the first step, and the losses of the common epochs."""
 
     gpu: str
-    epochs: int
-    """Number of epochs with like losses, from the first on."""
+    epochs: int | None
+    """Number of epochs with like losses, from the first on. None if nothing was trained here."""
     has_first_step: bool
     diverges_at: str | None
     """Part of the first step that rounding does not explain, or None."""
@@ -35,6 +35,7 @@ class SameModel:
     parity: Parity | None = None
     record: RecordedModel | None = None
     script: SameScript | None = None
+    """First step of a script, or of an experiment that was only measured."""
     rented: str | None = None
     """GPU of the rented machine that compared a script."""
     why_not: Why | None = None
@@ -47,10 +48,30 @@ def same_model(pair: Comparison) -> SameModel:
         return SameModel(pair.parity)
     if pair.cpu.settings is None:
         return _of_script(pair)
+    if found := _of_samples(pair):
+        return SameModel(script=found)
     of_gpus = (each for each in pair.same_model_references if each.training.device == "gpu")
     of_records = [compared for each in of_gpus if (compared := _with_record(pair, each))]
-    best = max(of_records, key=lambda each: (each.has_first_step, each.epochs), default=None)
-    return SameModel(record=best) if best else SameModel(why_not="no GPU trained")
+    best = max(of_records, key=lambda each: (each.has_first_step, each.epochs or 0), default=None)
+    return SameModel(record=best) if best else SameModel(why_not=_why_not(pair))
+
+
+def _why_not(pair: Comparison) -> Why:
+    return "a script's model" if pair.gpu else "no GPU trained"
+
+
+def _of_samples(pair: Comparison) -> SameScript | None:
+    """Compare the first step that was measured on both devices."""
+    first, second = pair.cpu.first_step, pair.gpu.first_step if pair.gpu else None
+    if first is None or second is None:
+        return None
+    layers = list(first_step_layers(first, second))
+    if all(layer.same for layer in layers):
+        return SameScript("identical")
+    apart = next((layer.name for layer in layers if layer.within_rounding is False), None)
+    if apart:
+        return SameScript("other step", apart)
+    return SameScript("draws" if first.draws and second.draws else "same step")
 
 
 def _of_script(pair: Comparison) -> SameModel:
@@ -59,7 +80,7 @@ def _of_script(pair: Comparison) -> SameModel:
         if found := _first_steps(each):
             name = short_name(each.gpu.timings.device_name) if each.gpu else None
             return SameModel(script=found, rented=None if each is pair else name)
-    return SameModel(why_not="a script's model" if pair.gpu else "no GPU trained")
+    return SameModel(why_not=_why_not(pair))
 
 
 def _first_steps(pair: Comparison) -> SameScript | None:
@@ -78,7 +99,8 @@ def _first_steps(pair: Comparison) -> SameScript | None:
 def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None:
     """Compare the first step and the losses of the common epochs, or return None without any."""
     common = list(zip(pair.cpu.history, reference.history, strict=False))
-    if not common:
+    first = pair.cpu.first_step
+    if not common and not (first and reference.first_step):
         return None
     tolerance = curve_tolerance(pair.cpu.precision, reference.training.precision)
     alike = 0
@@ -87,9 +109,9 @@ def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None
         if not abs(here.training_loss - there.training_loss) <= tolerance * largest:
             break
         alike += 1
-    first = pair.cpu.trained.first_step if pair.cpu.trained else None
     layers: list[Layer] = []
     if first and reference.first_step:
         layers = list(first_step_layers(first, reference.first_step))
     diverged = next((each.name for each in layers if each.within_rounding is False), None)
-    return RecordedModel(short_name(reference.hardware), alike, bool(layers), diverged)
+    name, epochs = short_name(reference.hardware), alike if common else None
+    return RecordedModel(name, epochs, bool(layers), diverged)

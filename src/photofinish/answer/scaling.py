@@ -15,6 +15,7 @@ from functools import cached_property
 from photofinish.answer.candidates import Answer
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
+from photofinish.answer.rented_gpu import of_one_training
 from photofinish.answer.speedups import Speedup, epoch_speedup
 from photofinish.answer.uncertainty import Interval
 from photofinish.config.experiment import Experiment
@@ -142,10 +143,10 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
     for pair, decision, each in zip(pairs, decisions, settings, strict=True):
-        is_bound = decision.worth.speedup is None
-        figure = decision.worth.speedup or pair.bounds.job.as_measured
+        speedup = of_one_training(pair, decision.worth).speedup
+        figure = speedup or pair.bounds.job.as_measured
         place = str(each.get(row_key)), str(each.get(column_key))
-        cells[place] = Cell(figure, is_bound, decision.answer)
+        cells[place] = Cell(figure, speedup is None, decision.answer)
     rows, columns = values[row_key], values[column_key]
     if len(cells) < len(rows) * len(columns):
         return None

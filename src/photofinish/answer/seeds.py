@@ -66,6 +66,20 @@ def difference_of_items(cpu: Trained, device: Trained, rows_an_item: int) -> Sco
     return ScoreDifference(float(apart.mean()), interval, 1, math.sqrt(squares) / len(apart))
 
 
+def difference_of_positions(cpu: Trained, device: Trained) -> ScoreDifference:
+    """Compare the accuracies of classes at positions, which are alike within a test item.
+
+    Student's interval is of the means of blocks of four items, as ignored positions hide where one
+    ends.
+    """
+    hits, other = (side.predictions.predicted == side.predictions.actual for side in (cpu, device))
+    blocks = max(2, cpu.record.samples.get("test", 0) // 4)
+    apart = np.array_split(other.astype(float) - hits, blocks)
+    means = Spread(tuple(float(block.mean()) for block in apart))
+    sd = statistics.stdev(means.values) / math.sqrt(blocks)
+    return ScoreDifference(means.mean, means.interval, 1, sd)
+
+
 def difference_of_seeds(
     cpu: Trained, device: Trained, least_sd: float = 0.0
 ) -> ScoreDifference | None:

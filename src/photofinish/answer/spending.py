@@ -49,11 +49,13 @@ class ResourceUse:
 def resource_use(run: Result, settings: Comparing) -> ResourceUse:
     """Return energy of the training, and its cost in total and up to the target accuracy.
 
-    A script has no history, so it has no target.
+    The total has repeats and further seeds. A script has no history, so it has no target.
     """
     device, timings = run.device, run.timings
     energy, currency = energy_used(device, timings), settings.prices.currency
-    whole = cost(device, timings.total_seconds, settings)
+    further = [*run.trained.timings.repeats, *run.trained.timings.seeds] if run.trained else []
+    paid_seconds = timings.total_seconds + sum(map(passed_seconds, further))
+    whole = cost(device, paid_seconds, settings)
     accuracy, history = settings.target_accuracy, run.history
     if accuracy is None or not run.trained or history[0].validation_accuracy is None:
         return ResourceUse(energy, whole, currency)

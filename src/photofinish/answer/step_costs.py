@@ -32,15 +32,16 @@ both sizes would be wrong.
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Times per step: medians, or means over an epoch if the first step differs."""
+    """Times per step of a full batch: medians, or means over an epoch if the first step differs."""
 
     experiment: Experiment
     timings: JobTimes
     attribution: StepAttribution
 
     @property
-    def steps_per_epoch(self) -> int:
-        return -(-self.timings.training_image_count // self.experiment.batch_size)
+    def steps_per_epoch(self) -> float:
+        """Number of steps. A smaller last batch is a fraction."""
+        return max(1.0, self.timings.training_image_count / self.experiment.batch_size)
 
     @property
     def loads_ahead(self) -> bool:
@@ -124,7 +125,8 @@ class StepCosts:
         return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
 
     def _over_an_epoch(self, values: Sequence[float]) -> float:
-        return over_an_epoch(values, self.steps_per_epoch, are_uneven=self.loads_ahead)
+        steps = self.steps_per_epoch
+        return over_an_epoch(values[: int(steps)], steps, are_uneven=self.loads_ahead)
 
 
 def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
@@ -143,7 +145,7 @@ def spread(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def over_an_epoch(values: Sequence[float], steps: int, are_uneven: bool) -> float:
+def over_an_epoch(values: Sequence[float], steps: float, are_uneven: bool) -> float:
     """Return the mean over an epoch. Its first step is the first value.
 
     The other steps count by their median. If they are uneven by design, as with several workers,

@@ -35,6 +35,9 @@ def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
     time = training_time(run, run.once_seconds, passes_seconds, error_of_passes(run))
     if run.is_bound:
         time = UncertainTime(time.seconds, slower=UNBOUNDED)
+    if run.may_stop_early:
+        timed_share = 1 - run.untimed_epochs / run.planned_epochs
+        time = time.reaching(run.once_seconds + timed_share * passes_seconds)
     return time.reaching(time.seconds * least_seconds(run) / run.whole_seconds)
 
 

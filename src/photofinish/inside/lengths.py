@@ -7,6 +7,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import Any
 
 _NAME = re.compile(
@@ -15,6 +16,12 @@ _NAME = re.compile(
 """Names with the length of a training. Names of a part or of an interval have other words."""
 _ONE_OF_MANY = "step", "iter", "iteration", "niter"
 TRAINER = "the trainer"
+_TRAINED = (
+    ("max_steps", "global_step"),
+    ("max_epochs", "current_epoch"),
+    ("num_train_epochs", "epoch"),
+)
+"""Names of each length of a Trainer, and of how much of it is done when it resumes."""
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
 
 
@@ -60,8 +67,20 @@ def watch_arguments(note: Callable[[str, float, str], None]) -> None:
     argparse.ArgumentParser.parse_known_args = parse_and_note  # type: ignore[assignment]
 
 
-def lengths_of_a_trainer() -> Iterator[tuple[str, int]]:
-    """Yield the steps or epochs of the running Trainer of Lightning or Hugging Face."""
+def length_of_training() -> dict[str, Any] | None:
+    """Return the length that the running Trainer or the loops around the step have."""
+    if not hasattr(CodeType, "co_positions"):  # before Python 3.11
+        return _length_of_trainer(lambda _: 1)
+    from .loops import length_of_loops, repeats_of
+
+    return _length_of_trainer(repeats_of) or length_of_loops()
+
+
+def _length_of_trainer(repeats: Callable[[Any], int | None]) -> dict[str, Any] | None:
+    """Return what the running Trainer of Lightning or Hugging Face has left to do.
+
+    `repeats` returns how often the loops around a frame run it.
+    """
     frame = inspect.currentframe()
     while frame:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
@@ -69,9 +88,18 @@ def lengths_of_a_trainer() -> Iterator[tuple[str, int]]:
         if module.startswith(_TRAINERS) and function in ("fit", "train"):
             trainer = frame.f_locals["self"]
             settings = getattr(trainer, "args", trainer)
-            for name in ("max_steps", "max_epochs", "num_train_epochs"):
+            for name, *done in _TRAINED:
                 value = getattr(settings, name, None)
                 if value is not None and value > 0:
-                    yield name, value
-            return
+                    count, resumed = repeats(frame.f_back), _number(trainer, done)
+                    value = (value - resumed) * (count or 1)
+                    return {"name": name, "value": value, "by": TRAINER, "is_part": count is None}
         frame = frame.f_back
+    return None
+
+
+def _number(trainer: Any, names: Sequence[str]) -> float:
+    """Return the first number of these names that a Trainer or its state has, or 0."""
+    holders = trainer, getattr(trainer, "state", None)
+    found = [getattr(holder, name, None) for holder in holders for name in names]
+    return next((value for value in found if isinstance(value, (int, float))), 0)

@@ -45,6 +45,7 @@ class _Loop:
     """Number of its iterations, or None if that is not known."""
     is_pass: bool = False
     """True if it goes once through data whose number of batches is not known here."""
+    is_range: bool = False
     names: frozenset[str] = frozenset()
     """Names of the variables that it counts."""
 
@@ -52,11 +53,41 @@ class _Loop:
 def length_of_loops() -> dict[str, Any] | None:
     """Return the epochs or steps that the loops around the running step have, and where.
 
-    Return None if the number of iterations of any of them is not clear.
+    It is a part of the training if loops around these repeat it an unknown number of times. Return
+    None if the number of iterations is not clear.
     """
+    loops = _loops_around(inspect.currentframe())
+    outer = [*itertools.takewhile(lambda loop: loop.count is None, loops or ())]
+    inner = (loops or [])[len(outer) :]
+    known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
+    rest = inner[len(known) :]
+    value = math.prod(loop.count or 0 for loop in known)
+    is_clear = not rest or (rest[0].is_pass and all(loop.count for loop in rest[1:]))
+    if not value or not known or not is_clear:
+        return None
+    shown = [loop for loop in known if loop.count != 1] or known[-1:]
+    return {
+        "name": "epochs" if rest else "max_steps",
+        "value": value,
+        "by": f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}",
+        "innermost": inner[-1].place,
+        "is_part": bool(outer),
+    }
+
+
+def repeats_of(frame: FrameType | None) -> int | None:
+    """Return how often the loops around a frame's current call repeat it, or None if unclear."""
+    loops = _loops_around(frame)
+    if loops is None or any(loop.count is None for loop in loops):
+        return None
+    return math.prod(loop.count or 0 for loop in loops)
+
+
+def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
+    """Return the loops around a frame's current call, or None if its source is not clear."""
     frames = [
         frame
-        for frame, _ in traceback.walk_stack(inspect.currentframe())
+        for frame, _ in traceback.walk_stack(frame)
         if not frame.f_code.co_filename.startswith("<frozen")  # such as runpy
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
@@ -64,17 +95,11 @@ def length_of_loops() -> dict[str, Any] | None:
     try:
         for frame in reversed(frames):
             _add_loops(frame, loops)
+    except OSError:  # without source, nothing shows that it is repeated
+        return []
     except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
-    known = [*itertools.takewhile(lambda loop: loop.count is not None, loops)]
-    rest = loops[len(known) :]
-    value = math.prod(loop.count or 0 for loop in known)
-    is_clear = not rest or (rest[0].is_pass and all(loop.count for loop in rest[1:]))
-    if not known or not value or not is_clear:
-        return None
-    shown = [loop for loop in known if loop.count != 1] or known[-1:]
-    by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
-    return {"name": "epochs" if rest else "max_steps", "value": value, "by": by}
+    return loops
 
 
 def _add_loops(frame: FrameType, loops: list[_Loop]) -> None:
@@ -161,7 +186,7 @@ def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
     while isinstance(iterable, ast.Call) and _called(iterable) in _WRAPPERS and iterable.args:
         iterable = iterable.args[0]
     if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
-        iterable = ast.Call(ast.Name("range"), iterable.args, [])
+        iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
         is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
         loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
     loop.text = loop.text or ast.unparse(iterable)
@@ -238,7 +263,8 @@ def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
         if loop.names & _named(test) and not loop.is_pass:
             loop.count = 1 if _PHASE.fullmatch(ast.unparse(test)) else None
     if _all(test, ast.Mod) and loops and not loops[-1].is_pass:  # every so many
-        loops[-1].count, loops[-1].is_pass = None, bool(loops[-1].names)
+        loops[-1].count = None
+        loops[-1].is_pass = bool(loops[-1].names) and not loops[-1].is_range
 
 
 def _named(node: ast.AST) -> frozenset[str]:

@@ -13,11 +13,11 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
-from .lengths import TRAINER, lengths_of_a_trainer, watch_arguments
+from .lengths import length_of_training, watch_arguments
 from .line_file import LineFile
 from .loaders import Loaders
 from .single_steps import SingleSteps
@@ -285,13 +285,8 @@ class Recorder:
                 Finalize(None, self._ended, exitpriority=0)  # such a process skips atexit
             self._note(kind="files", value=_loaded_files())
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
-        for name, value in lengths_of_a_trainer():
-            self._note_length(name, value, TRAINER)
-        if hasattr(CodeType, "co_positions"):  # from Python 3.11 on
-            from .loops import length_of_loops
-
-            if by_loops := length_of_loops():
-                self._note(kind="loops", **by_loops)
+        if length := length_of_training():
+            self._note(kind="loops", **length)
         self._lines.write_soon()  # the second step may take minutes
         return number
 

@@ -45,7 +45,7 @@ _PARTS_SHARE = 0.5
 _SLOW_STEPS = 20
 """Number of steps that measuring single steps takes at least."""
 _SLOW_BATCHES = 3
-"""Number of batches of slow steps that are loaded alone, by hand: as few as answer at all."""
+"""Least number of batches of slow steps that are loaded alone, by hand: as few as answer at all."""
 
 
 def measure(
@@ -153,8 +153,10 @@ def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
     if trainer.team.size > 1 or trainer.experiment.model.compile:
         return Profile(None, None, why, None, why)
     counted = attempt(partial(count_operations, trainer))
-    loads = trainer.experiment.input.name == "loader"
-    alone = attempt(partial(measure_batches_alone, trainer, _SLOW_BATCHES))[0] if loads else None
+    alone, given = None, trainer.experiment.input
+    if given.name == "loader":  # the first batches of all workers come at once
+        batches = max(_SLOW_BATCHES, given.workers)
+        alone = attempt(partial(measure_batches_alone, trainer, batches))[0]
     return Profile(None, None, why, *counted, slow_batch_seconds=alone or ())
 
 

@@ -14,6 +14,7 @@ from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, seed_epoch
 from photofinish.training.graphs import Steps
 from photofinish.training.state import TrainState
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 
 _ENOUGH_EPOCHS = 5
@@ -43,6 +44,16 @@ def take_steps(steps: Steps, state: TrainState, batches: Iterable[Batch]) -> Ite
         number += losses.numel()
         del batch  # as in a training
         yield losses
+
+
+def _noting_waits(batches: Iterable[Batch], waits: list[float]) -> Iterator[Batch]:
+    """Yield the batches. Note the time to wait for each."""
+    began_seconds = time.perf_counter()
+    for batch in batches:
+        waits.append(time.perf_counter() - began_seconds)
+        yield batch
+        del batch  # as in a training
+        began_seconds = time.perf_counter()
 
 
 def second_step_seconds(trainer: Trainer) -> float:
@@ -126,6 +137,9 @@ def parts_of_epoch(
     holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
     losses, steps, steps_left = list[torch.Tensor](), 0, trainer.steps_per_epoch
     batches, began_seconds = _begin(trainer, epoch)
+    waits = list[float]()
+    if trainer.device == CPU:  # an accelerator may compute while the host waits
+        batches = _noting_waits(batches, waits)
     for each in take_steps(trainer.steps, trainer.state, batches):
         losses.append(each)
         steps, steps_left = steps + each.numel(), steps_left - each.numel()
@@ -135,7 +149,11 @@ def parts_of_epoch(
         samples = min(left, steps * training.batch_size)
         left -= samples
         steps_done = samples / training.batch_size
-        yield TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds), losses
+        part = TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds)
+        if waits:
+            part = part.model_copy(update={"waiting_seconds": sum(waits)})
+            waits.clear()
+        yield part, losses
         holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()
 
 

@@ -14,10 +14,10 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
 from photofinish.answer.remedies import Remedy
+from photofinish.answer.rented_gpu import of_one_training
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
-from photofinish.answer.times import job_interval
 from photofinish.answer.uncertainty import Interval
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
@@ -132,10 +132,12 @@ class ActionRecord(Record):
 
 
 class AnswerRecord(Record):
-    """Answer for one experiment, script or job."""
+    """Answer for one experiment, script or job. Its times are of one training."""
 
     answer: Answer
     about: About
+    jobs: int = 1
+    """Number of jobs of the sweep that the answer and its lines are about, each with all seeds."""
     evidence: Basis
     reason: str | None
     lines: tuple[str, str]
@@ -151,7 +153,7 @@ class AnswerRecord(Record):
     speedup: Number | None
     """Speed-up of the whole job."""
     saved_seconds: Number | None
-    """Time that renting saves, without the machine's start."""
+    """Time that renting saves in this job, without the machine's start."""
     causes: tuple[CauseRecord, ...]
     suggestions: tuple[Suggestion, ...]
     speedups: tuple[SpeedupRecord, ...]
@@ -165,15 +167,14 @@ def answer_record(
     pair: Comparison, verdict: Verdict, shared_model: str | None = None
 ) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
-    decision, worth = verdict.decision, verdict.decision.worth
-    cpu = pair.cpu.timings
-    cpu_seconds = Number.of(cpu.whole_seconds, job_interval(cpu))
+    decision, worth = verdict.decision, of_one_training(pair, verdict.decision.worth)
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.about == "renting":
         saved_seconds = Number.of(worth.here.seconds - gpu.time.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,
+        jobs=worth.jobs,
         evidence=worth.basis,
         reason=worth.reason,
         lines=verdict.lines(shared_model),
@@ -181,7 +182,7 @@ def answer_record(
             kind=decision.action.kind, text=verdict.action, accelerator=decision.action.accelerator
         ),
         model=verdict.model,
-        cpu_seconds=cpu_seconds,
+        cpu_seconds=Number.of(worth.here.seconds, worth.here.interval),
         gpu=decision.gpu_name,
         gpu_seconds=Number.of(gpu.time.seconds, gpu.time.interval) if gpu else None,
         speedup=Number.of(worth.speedup, worth.interval),

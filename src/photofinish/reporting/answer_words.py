@@ -14,7 +14,7 @@ from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
-from photofinish.reporting.extrapolated import timed_text
+from photofinish.reporting.extrapolated import early, timed_text
 from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
@@ -117,7 +117,9 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     if timings.untimed_epochs:
         ends = "-".join(dict.fromkeys(ends_in_unit(worth.here.seconds, worth.here.interval)))
         known = say("unsure") if is_wide(worth.here.interval) else ends
-        time = say("timed of", time=time, ends=known, timed=timed_text(timings))
+        time = say(
+            "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
+        )
     return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
 
 

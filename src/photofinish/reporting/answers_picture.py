@@ -12,6 +12,7 @@ from matplotlib.ticker import FixedLocator
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
+from photofinish.answer.rented_gpu import of_one_training
 from photofinish.answer.scaling import Grid
 from photofinish.answer.uncertainty import Interval
 from photofinish.reporting.answer_words import gpu_words, headline
@@ -43,7 +44,7 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
     left = max(0.1, 0.5 * shortest)
     descriptions = []
     for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
-        worth = decision.worth
+        worth = of_one_training(pair, decision.worth)
         name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
         here = worth.here.seconds

@@ -20,8 +20,14 @@ def mark(timings: JobTimes) -> str:
     return say("extrapolated", timed=timed_text(timings)) if timings.untimed_epochs else ""
 
 
+def early(timings: JobTimes) -> str:
+    """Return why an extrapolated time is an upper bound, or an empty text."""
+    return say("stops early") if timings.may_stop_early else ""
+
+
 def caution(timings: JobTimes) -> str:
     """Return a caution about a training that a time limit ended."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
     timed, done_text = timed_text(timings), counted(round(done), unit)
-    return say("time limit", it=timings, timed=timed, done=done_text, low=low, high=high)
+    values = {"timed": timed, "done": done_text, "low": low, "high": high}
+    return say("time limit", it=timings, early=early(timings), **values)

@@ -17,6 +17,8 @@ def model_text(pair: Comparison) -> str:
     if record := found.record:
         if record.diverges_at:
             return say("step apart", record=record)
+        if record.epochs is None:
+            return say("step alike", record=record)
         if not record.epochs:
             return say("losses apart", record=record)
         common = say("first epoch" if record.epochs == 1 else "first epochs", epochs=record.epochs)
@@ -30,7 +32,7 @@ def model_text(pair: Comparison) -> str:
 
 
 def likeness(parity: Parity) -> str:
-    """Return how similar the models are, and over which epochs if a time limit ended a training."""
+    """Return how similar the models are, and over which epochs if one ended before the other."""
     words, difference = str(parity.likeness), parity.difference
     if parity.likeness == "not shown":
         words = say("not shown")

@@ -35,7 +35,8 @@ TEMPLATES = {
     "[ {unknown:cap}.]",
     "with busy": "{answer} Machine[ {share:.0%}] busy: wide.",
     "all of a sweep": "{here} for the sweep's {jobs:n job}",
-    "timed of": "~{time} ([{ends}, ]after {timed})",
+    "timed of": "~{time} ([{ends}, ]after {timed}[; {early}])",
+    "stops early": "at most, as it may stop early",
     "not known there": "how long it takes there is not known",
     "faster by": "{speedup} ({ends})",
     "at least": "at least {least}",
@@ -98,6 +99,7 @@ TEMPLATES = {
     "other weights": "not comparable (its first weights differ)",
     "draws": "not comparable (its forward pass draws random numbers, as dropout does)",
     "losses alike": "losses alike* ({record.gpu}, {epochs})",
+    "step alike": "first step alike* ({record.gpu})",
     "step and losses alike": "first step and losses alike* ({record.gpu}, {epochs})",
     "step apart": "different* from the {record.diverges_at} on ({record.gpu})",
     "losses apart": "not shown ({record.gpu}*: losses differ in the first epoch)",
@@ -229,8 +231,8 @@ TEMPLATES = {
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}, by its `time_limit`. The whole job's time of "
-    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}). Its test metrics are "
-    "those after {done}.",
+    "{it.whole_seconds:time} is extrapolated ({low:time} to {high:time}[; {early}]). Its test "
+    "metrics are those after {done}.",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
     "[ from each of {seeds} seeds] ({spread})",
     # The models.

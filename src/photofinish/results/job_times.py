@@ -135,8 +135,11 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Times of a step whose batch is on the device, or of a script's step without its wait."""
         if self.steady_state:
             return self.steady_state.step_seconds
-        steady = [part for part in self.parts if part.holds != "start"]
-        return [(part.seconds - (part.waiting_seconds or 0.0)) / part.steps for part in steady]
+        steady = [part for part in self.parts if part.holds != "start"] or self.parts
+        step = min(1.0, self.epoch_steps or 1.0)  # an epoch may be smaller than a batch
+        return [
+            step * (part.seconds - (part.waiting_seconds or 0.0)) / part.steps for part in steady
+        ]
 
     @property
     def epoch_by_parts(self) -> EpochByParts | None:

@@ -160,13 +160,15 @@ class Operations(Record):
     """Number of convolutions: outputs and both gradients count one each."""
     time_steps: int = 0
     """Number of time steps of recurrent layers, forward and backward, one after another."""
+    passes: int = 1
+    """Number of forward and backward passes. Each saves tensors and frees them."""
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
     saved_activations: int
-    """Number of values that layers with weights save for the backward pass, each counted once."""
+    """Number of values that layers with weights save for a backward pass, each counted once."""
     saved_tensor_bytes: int
-    """Bytes of all tensors saved for the backward pass, except parameters."""
+    """Bytes of all tensors saved for a backward pass, except parameters."""
     batch_bytes: int
     """Bytes copied to the device for each step."""
     resident_bytes: int

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 from typing import Any, Literal
 
+from pydantic import Field
+
 from photofinish.config.base import Record
 from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
@@ -81,6 +83,8 @@ class ProcessTimes(Readings, Where):
     """
     load: tuple[LoadWindow, ...]
     """Load between readings after epochs."""
+    may_stop_early: bool = Field(default=False, exclude=True)
+    """True if early stopping may end the job before its untimed epochs."""
 
 
 def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:

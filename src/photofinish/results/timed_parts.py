@@ -42,6 +42,8 @@ class EpochByParts:
     """Time of waits in an epoch by each part, or empty if that is not known."""
     once_seconds: float
     """Time that only the first epoch takes, for example to fill a cache."""
+    between_seconds: float = 0.0
+    """Time at an epoch's start beside its steps and waits, for example to save a checkpoint."""
 
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:
@@ -62,19 +64,15 @@ def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByPar
     start_seconds = _excess([part.seconds - part.steps * step_seconds for part in starts])
     values = tuple(start_seconds + epoch_steps * part.seconds / part.steps for part in steady)
     seconds = start_seconds + epoch_steps * step_seconds
-    return EpochByParts(seconds, values, _waits(steady, starts, epoch_steps), once_seconds)
-
-
-def _waits(
-    steady: Sequence[TimedPart], starts: Sequence[TimedPart], epoch_steps: float
-) -> tuple[float, ...]:
     waits = [part.waiting_seconds or 0.0 for part in steady]
     if any(part.waiting_seconds is None for part in steady):
-        return ()
+        return EpochByParts(seconds, values, (), once_seconds)
     a_step = sum(waits) / sum(part.steps for part in steady)
-    start = _excess([(part.waiting_seconds or 0.0) - part.steps * a_step for part in starts])
+    start_wait = _excess([(part.waiting_seconds or 0.0) - part.steps * a_step for part in starts])
     pairs = zip(waits, steady, strict=True)
-    return tuple(start + epoch_steps * seconds / part.steps for seconds, part in pairs)
+    waits = [start_wait + epoch_steps * waited / part.steps for waited, part in pairs]
+    between_seconds = max(0.0, start_seconds - start_wait)
+    return EpochByParts(seconds, values, tuple(waits), once_seconds, between_seconds)
 
 
 def _excess(seconds: Sequence[float]) -> float:

@@ -127,22 +127,23 @@ class Figures:
         for run in runs:
             if run.loader is not None:
                 given[run.loader] += run.steps
-        self.loader = max(given, key=given.__getitem__) if named is None and given else named
-        """Number of the loader that gave most steps their batches."""
+        is_fed = given.total() > _USUAL * self.steps
+        self.loader = max(given, key=given.__getitem__) if named is None and is_fed else named
+        """Number of the loader that gave most steps their batches, if loaders did."""
         begins = sum(bool(run.steps and self._begins(run)) for run in runs)
         self._has_epochs = begins <= _USUAL * self.steps
         validations = sum(bool(run.flags & VALIDATES) for run in runs)
         self._has_validation = validations <= _USUAL * self.steps
-        self.epochs = 1
+        self.epochs = 1 if runs[first].loader in (None, self.loader) else 0
         """Number of epochs that were begun."""
         self.longest_epoch_steps: int | None = None
-        """Number of steps in the longest epoch so far, or None before the second epoch."""
+        """Number of steps in the longest epoch that ended, or None if this one is longer."""
         self._validations: list[tuple[_Run, int]] = []
         """Validations, each with the number of steps until its end."""
         starts: list[tuple[int, _Run]] = []
         steady: list[tuple[int, _Run]] = []
-        pending, taken = None, runs[first].steps
-        longest = own = taken
+        pending, longest = None, 0
+        own = taken = runs[first].steps
         for run in runs[first + 1 :]:
             run = pending + run if pending else run
             holds = self._holds(run)
@@ -150,16 +151,17 @@ class Figures:
             if pending:
                 continue
             if self._has_epochs and run.steps and self._begins(run):
+                longest = max(longest, own) if self.epochs else 0
                 self.epochs += 1
                 own = 0
             taken += run.steps
-            own += run.steps if run.loader == self.loader else 0
-            longest = max(longest, own)
-            self.longest_epoch_steps = longest if self.epochs > 1 else None
+            own += run.steps
             if holds == "validation":
                 self._validations.append((run, taken))
             elif not run.flags & COUNTED:
-                (starts if holds == "start" else steady).append((self.epochs - 1, run))
+                (starts if holds == "start" else steady).append((max(0, self.epochs - 1), run))
+        if own <= longest:
+            self.longest_epoch_steps = longest
         self._steady = self._without_warm_up(steady)
         """Runs of usual steps, each with its epoch."""
         self._starts = starts
@@ -271,8 +273,13 @@ class Figures:
         """Time of validation for each training step, or 0 without validation."""
         if not self._validations:
             return 0.0
-        excess = (run.seconds - run.steps * self.step_seconds for run, _ in self._validations)
-        return sum(max(0.0, seconds) for seconds in excess) / self._validations[-1][1]
+        excess = [
+            max(0.0, run.seconds - run.steps * self.step_seconds) for run, _ in self._validations
+        ]
+        (_, began), (_, ended) = self._validations[0], self._validations[-1]
+        if ended > began:  # the first may come before its time, as in step 0
+            return sum(excess[1:]) / (ended - began)
+        return sum(excess) / max(ended, self.steps - ended)
 
     @property
     def validated_at_end_seconds(self) -> float:

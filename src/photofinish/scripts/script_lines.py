@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,10 @@ class Length(NamedTuple):
     value: float
     by: str
     """Source of the length: `--epochs`, `the trainer`, or `EPOCHS in train.py:41`."""
+    innermost: str = ""
+    """Place of the innermost loop, if loops have it."""
+    is_part: bool = False
+    """True if the training has it an unknown number of times, such as for each of some folds."""
 
     @property
     def is_steps(self) -> bool:
@@ -46,6 +51,16 @@ class Length(NamedTuple):
     def is_perhaps_a_start(self) -> bool:
         """Return True for `--epoch`: some scripts begin with this epoch."""
         return self.name == "epoch"
+
+
+def _sum(lengths: Sequence[Length]) -> Length | None:
+    """Return the length of trainings that follow each other, such as a head's and a fine-tuning."""
+    if not lengths or len({each.is_steps for each in lengths}) > 1:
+        return None
+    if any(each.is_part for each in lengths):
+        return None
+    by = " and ".join(dict.fromkeys(each.by for each in lengths))
+    return lengths[0]._replace(value=sum(each.value for each in lengths), by=by)
 
 
 class WatchedScript:
@@ -83,9 +98,9 @@ class Process:
         self._blocks: list[Any] = []
         self.steps: list[int] = []
         self.lengths: list[Length] = []
-        """Lengths that the process has, from a Trainer or argparse."""
+        """Lengths in the arguments that argparse found."""
         self.by_loops: dict[int, Length] = {}
-        """Lengths by the loops around the first step of each optimizer."""
+        """Lengths by the Trainer or the loops around the first step of each optimizer."""
         self.on_command_line: list[Length] = []
         self.loaders: dict[int, Loader] = {}
         self.counts: dict[str, Any] | None = None
@@ -196,30 +211,34 @@ class Process:
     @property
     def length(self) -> Length | None:
         """Length of the whole job: of a Trainer, its loops, the command line, else argparse."""
-        lengths = sorted(
-            [*self.on_command_line, *self.lengths],
-            key=lambda each: (
-                each.by != TRAINER,
-                each.is_perhaps_a_start,
-                each not in self.on_command_line,
-                not each.is_steps,
+        mains = self._mains
+        each = [self.by_loops.get(main) for main in mains]
+        found = [*dict.fromkeys(length for length in each if length)]
+        loops = _sum(found) if None not in each else None
+        # An option with the length of a part, such as of each fold, is not the whole job's.
+        parts = {(length.is_steps, length.value) for length in found} if loops is None else set()
+        options = sorted(
+            [
+                option
+                for option in [*self.on_command_line, *self.lengths]
+                if (option.is_steps, option.value) not in parts
+            ],
+            key=lambda option: (
+                option.is_perhaps_a_start,
+                option not in self.on_command_line,
+                not option.is_steps,
             ),
         )
-        first = next(iter(lengths), None)
-        mains = self._mains
-        known = [*dict.fromkeys(each for main in mains if (each := self.by_loops.get(main)))]
-        loops = known[0] if known else None
-        if loops is None or (first and first.by == TRAINER):
-            return first
-        if len(known) > 1:  # trainings that follow each other, such as a head's and a fine-tuning
-            if len({each.name for each in known}) > 1:
-                return first
-            by = " and ".join(dict.fromkeys(each.by for each in known))
-            loops = loops._replace(value=sum(each.value for each in known), by=by)
         taken = sum(self.steps[main] for main in mains)
-        if loops.is_steps and loops.value + 1 < taken:  # code between repeats steps
-            return first
-        for option in self.on_command_line:
+        for length in [loops, *options]:
+            # More steps show that something else repeats them.
+            if length and not (length.is_steps and length.value + 1 < taken):
+                return self._with_other_option(length) if length is loops else length
+        return None
+
+    def _with_other_option(self, loops: Length) -> Length:
+        """Name an option of the command line that gives another length."""
+        for option in self.on_command_line if loops.by != TRAINER else ():
             if option.is_steps == loops.is_steps and option.value != loops.value:
                 return loops._replace(by=f"{loops.by}, not the {option.value:,g} of {option.by}")
         return loops

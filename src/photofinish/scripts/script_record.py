@@ -48,8 +48,7 @@ class Given:
 
 def missing_length(run: Watched, wanted: Length | None) -> str | None:
     """Return what gives the whole job's length, or None if it is known or the run is whole."""
-    length = wanted or (run.process and run.process.length)
-    epoch_steps = steps_of_epoch(run)
+    length, epoch_steps = whole_length(run, wanted), steps_of_epoch(run)
     if (run.status == 0 and wanted is None) or (length and length.is_steps):
         return None
     if epoch_steps is None and length:
@@ -61,6 +60,15 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
         return None
     option = "--steps" if epoch_steps is None else "--epochs or --steps"
     return f"How long the whole job is was not found. {option} before the command gives it:"
+
+
+def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
+    """Return the length of the whole job, unless more epochs were seen: something repeats them."""
+    found, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
+    if found and run.figures and epoch_steps and not found.is_steps:
+        seen = run.figures.steps / epoch_steps
+        found = None if seen > found.value + 1 else found
+    return wanted or found
 
 
 def steps_of_epoch(run: Watched) -> float | None:
@@ -120,7 +128,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     if ended and wanted is None:
         yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
         return
-    length = wanted or process.length
+    length = whole_length(run, wanted)
     if length and length.is_steps:
         name = f"{length.value:,.0f} steps ({length.by})"
         yield WholeJob(name, *in_epochs(length.value, epoch_steps))
@@ -162,7 +170,7 @@ def measured_script(
             device_kind=kind,
             precision=process.precision,
             parameter_count=counts["parameter_count"] if counts else None,
-            lengths=tuple(_lengths(run, process, figures, given)),
+            lengths=tuple(_lengths(run, figures, given)),
             steps=figures.steps if figures else 1,
             loader_workers=None if loader is None else process.loaders[loader].workers,
             epoch_share=epoch_share(run),
@@ -188,8 +196,9 @@ def measured_script(
 
 
 def named_files(command: Sequence[str]) -> dict[str, str]:
-    """Return the SHA-256 of the files that a command names."""
-    return hashes_of({part for word in command[1:] for part in word.split()})
+    """Return the SHA-256 of the files that a command names, as in `--config=small.yaml`."""
+    words = {part for word in command[1:] for part in word.split()}
+    return hashes_of(words | {word.rpartition("=")[2] for word in words} - {""})
 
 
 def files_of(named: Mapping[str, str], runs: Sequence[Watched]) -> dict[str, str]:
@@ -251,14 +260,12 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
     }
 
 
-def _lengths(
-    run: Watched, process: Process, figures: Figures | None, given: Given
-) -> Iterator[JobLength]:
+def _lengths(run: Watched, figures: Figures | None, given: Given) -> Iterator[JobLength]:
     """Yield the lengths of the whole job, the most reliable one first."""
     if given.epochs:
         yield JobLength(value=given.epochs, unit="epochs", by="params.yaml")
     if figures and run.status is not None:
         yield JobLength(value=figures.steps, unit="steps", by=WHOLE_RUN)
-    if length := process.length:
+    if length := whole_length(run):
         unit = "steps" if length.is_steps else "epochs"
         yield JobLength.model_validate({"value": length.value, "unit": unit, "by": length.by})
