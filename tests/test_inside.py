@@ -68,8 +68,10 @@ for epoch in range(6):
 
 
 def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_path: Path) -> None:
-    (tmp_path / "parts.py").touch()
-    process = recorded(tmp_path, f"import parts\n{EPOCHS}")
+    for name in ("parts.py", "small.yaml", "written.yaml"):
+        (tmp_path / name).touch()
+    files = "import os, parts\nopen('small.yaml').close()\nopen('written.yaml', 'w').close()\n"
+    process = recorded(tmp_path, f"{files}os.chdir('..')\n{EPOCHS}")
     figures = figures_of(process)
     assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (48, 6, 8)
     assert [part.holds for part in figures.parts].count("start") >= 2  # one may be counted
@@ -79,7 +81,7 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
         2 * 4 * 8 + 3 * 8 * 2
     )  # with all weights
     assert [what for _, _, what in process.stalls] == ["item"]
-    assert [Path(file).name for file in process.files] == ["parts.py", "train.py"]
+    assert [Path(file).name for file in process.files] == ["parts.py", "small.yaml", "train.py"]
     assert min(process.step_parts.values()) > 0
     assert process.loader_parts
     assert process.loader_parts["samples"] >= 8

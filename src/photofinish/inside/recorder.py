@@ -13,13 +13,13 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
 from .lengths import length_of_training, watch_arguments
 from .line_file import LineFile
 from .loaders import Loaders
+from .script_files import ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, NamedLoader
 
@@ -58,6 +58,7 @@ class Recorder:
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
         self._loaders = Loaders(self._note, takes_apart=takes_apart)
+        self._files = ScriptFiles()
         self._optimizers: dict[Any, int] = {}
         """Numbers of the optimizers that exist, by their id."""
         self._gone: dict[Any, int] = {}
@@ -283,7 +284,7 @@ class Recorder:
 
                 self._began_cpu_seconds = 0.0
                 Finalize(None, self._ended, exitpriority=0)  # such a process skips atexit
-            self._note(kind="files", value=_loaded_files())
+            self._note(kind="files", value=self._files.end())
         self._note(kind="optimizer", device=kind, is_named=key == NAMED)
         if length := length_of_training():
             self._note(kind="loops", **length)
@@ -398,18 +399,6 @@ class Recorder:
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
             self.is_nested = True
             self._loaders.take_apart(_clock() - self._first_step_at)
-
-
-def _loaded_files() -> list[str]:
-    """Return the Python files below this folder that the script is made of."""
-    modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
-    try:
-        found = {vars(module).get("__file__") for module in modules}  # lazy ones have others
-        paths = {Path(path).absolute() for path in found if path and Path(path).is_file()}
-        below = (path for path in paths if path.is_relative_to(Path.cwd()))
-        return sorted(str(path) for path in below if "site-packages" not in path.parts)
-    except Exception:  # noqa: BLE001  # such as of a current folder that is gone
-        return []
 
 
 def main_optimizer(steps: list[int], named: int | None = None) -> int:
