@@ -148,3 +148,8 @@ while True:
         ask(command, wanted, LIMITS, AskFiles())
         first = capsys.readouterr().out.strip().splitlines()[0]
         assert re.search(line, first)
+
+
+def test_a_script_without_its_python_is_named_with_it() -> None:
+    with pytest.raises(UserError, match=r"train\.py can't be run: .*: write python train\.py"):
+        run_script.watch(["train.py"], kind="cpu", limits=Limits(1, 60))

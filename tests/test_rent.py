@@ -265,3 +265,11 @@ def test_a_script_is_installed_by_its_folder_or_by_what_it_imports(
 def test_a_command_whose_packages_are_not_known_wants_requirements(command: str) -> None:
     with pytest.raises(UserError, match=r"requirements\.txt"):
         rent("T4", command.split())
+
+
+def test_no_machine_is_rented_for_a_python_without_torch(script: Path) -> None:
+    bare = script / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="utf-8")
+    bare.chmod(0o755)
+    with pytest.raises(UserError, match=rf"was not found in {bare}: name the Python"):
+        rent("T4", [str(bare), "train.py"])

@@ -73,7 +73,10 @@ for file in files:
             for path in [*(each.with_suffix(".py") for each in beside), *beside]:
                 found = [path] if path.is_file() else path.glob("*.py")
                 files += [each for each in found if each not in files]
-packages = {each for name in names for each in packages_distributions().get(name, [])[:1]}
+installed = packages_distributions()
+if "torch" in names - installed.keys():
+    sys.exit("no torch")
+packages = {each for name in names for each in installed.get(name, [])[:1]}
 for package in sorted(packages - {"photofinish"}):
     print(f"{package}=={version(package).partition('+')[0]}")
 """
@@ -210,8 +213,8 @@ def _requirements(python: str, command: Sequence[str]) -> list[str]:
         if ended.returncode == 0:
             return ended.stdout.split()
     raise UserError(
-        f"what {shlex.join(command)} imports was not found: write requirements.txt here, for "
-        f"example by `pip freeze > requirements.txt`"
+        f"what {shlex.join(command)} imports was not found in {python}: name the Python that you "
+        f"train with, or write requirements.txt here, for example by `pip freeze`"
     )
 
 

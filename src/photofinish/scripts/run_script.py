@@ -225,7 +225,8 @@ def _running(
             start_new_session=True,
         )
     except OSError as error:
-        raise UserError(f"{command[0]} can't be run: {error.strerror}") from error
+        hint = f": write python {command[0]}" if command[0].endswith(".py") else ""
+        raise UserError(f"{command[0]} can't be run: {error.strerror}{hint}") from error
     try:
         yield process
     finally:
@@ -326,7 +327,7 @@ def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     option = "--patience"
     others = process.others
     if not process.has_torch:
-        what = "never imported torch, in a Python that takes PYTHONPATH"
+        what = "never imported torch. Name the Python that has it, which must take PYTHONPATH"
         if others:
             what = f"imported {listed([*others])} and not torch, and only torch's training is seen"
             option = ""
