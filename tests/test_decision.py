@@ -83,7 +83,9 @@ def test_one_measured_run_is_enough_for_a_clear_answer(
 
 def test_a_busy_machine_still_gets_a_clear_answer(job: Job) -> None:
     slowed = job(125.0, load=(BUSY,))
-    assert verdict(pair_of(slowed, job(10.0, "gpu"))).action == "train on the GPU."
+    sure = verdict(pair_of(slowed, job(10.0, "gpu")))
+    assert sure.action == "train on the GPU."
+    assert sure.answer.endswith(". Machine 40% busy.")
     unsure = verdict(pair_of(slowed, job(80.0, "gpu")))
     assert unsure.decision.answer == "Can't tell"
     assert unsure.answer.endswith("Machine 40% busy: wide.")

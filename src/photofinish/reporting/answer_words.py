@@ -58,9 +58,10 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         cause=cause_text(pair, worth),
         unknown=_unknown(pair, worth),
     )
-    if worth.answer == "Can't tell" and any(run.timings.busy for run in pair.trained):
+    if any(run.timings.busy for run in pair.trained):
         share = max(share_of_others(run.timings.load) for run in pair.trained)
-        text = say("with busy", answer=text, share=share)
+        wide = "wide" if worth.answer == "Can't tell" else ""
+        text = say("with busy", answer=text, share=share, wide=wide)
     return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
 
 

@@ -33,7 +33,7 @@ TEMPLATES = {
     "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
     "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
     "[ {unknown:cap}.]",
-    "with busy": "{answer} Machine[ {share:.0%}] busy: wide.",
+    "with busy": "{answer} Machine[ {share:.0%}] busy[: {wide}].",
     "all of a sweep": "{here} for the sweep's {jobs:n job}",
     "timed of": "~{time} ([{ends}, ]after {timed}[; {early}])",
     "stops early": "at most, as it may stop early",
