@@ -11,7 +11,6 @@ import functools
 import math
 import sys
 import time
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from .device import Device, is_capturing
 from .lengths import length_of_training, watch_arguments
 from .line_file import LineFile
 from .loaders import Loaders
+from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .script_files import ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, NamedLoader
@@ -34,10 +34,6 @@ _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds before a step is counted, by hand. By then, its state and memory exist."""
-OFTEN = 20
-"""Ratio of steps from which on an optimizer hardly ever steps, compared to another, by hand."""
-_MOST_OPTIMIZERS = 20
-"""Optimizers, by hand, of which a script that makes one for each step seems to have no more."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
 """Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
 
@@ -59,10 +55,7 @@ class Recorder:
         self._compiles = self.is_nested = False
         self._loaders = Loaders(self._note, takes_apart=takes_apart)
         self._files = ScriptFiles()
-        self._optimizers: dict[Any, int] = {}
-        """Numbers of the optimizers that exist, by their id."""
-        self._gone: dict[Any, int] = {}
-        """Numbers of the others, by their weights."""
+        self._optimizers = Optimizers()
         self._steps: list[int] = []
         """Number of steps of each optimizer in this block."""
         self._all_steps: list[int] = []
@@ -173,13 +166,9 @@ class Recorder:
         """End a period of a script in which no optimizer's step was seen, such as in a graph."""
         if self._first_step_at is None:
             self._add_optimizer(NAMED, [])
-        if self._has_only_named:
+        if self._optimizers.has_only_named:
             self._steps[0] += 1
             self._end_period(_clock())
-
-    @property
-    def _has_only_named(self) -> bool:
-        return NAMED in self._optimizers and len(self._steps) == 1
 
     def _note_validation(self) -> None:
         if not self._flags & VALIDATES:
@@ -228,7 +217,7 @@ class Recorder:
 
     def optimizer_stepped(self, optimizer: Any, _arguments: Any, _named: Any) -> None:
         """Add a step, which ends a period if it is the main optimizer's."""
-        number = self._optimizers.get(id(optimizer))
+        number = self._optimizers.numbers.get(id(optimizer))
         if number is None or self.is_attentive:
             if is_capturing():
                 self.note_unseen("captures whole steps in CUDA graphs and replays them")
@@ -241,34 +230,26 @@ class Recorder:
             self._end_period(_clock(), optimizer)
             return
         self._steps_since += 1
-        if self._steps_since > OFTEN * max(1, len(self._optimizers) - 1):
+        if self._steps_since > OFTEN * max(1, len(self._optimizers.numbers) - 1):
             self._end_block(_clock())  # another optimizer may be the main one
 
     def _number_of(self, optimizer: Any) -> int:
         """Return the number of an optimizer that is new, or in place of one that is gone."""
         if self._first_step:
             self._first_step.end()
-        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        place = *map(id, weights[:1]), len(weights)
-        number = self._gone.pop(place, None)
-        if number is None and self._gone and len(self._steps) >= _MOST_OPTIMIZERS:
-            _, number = self._gone.popitem()
+        weights = weights_of(optimizer)
+        number = self._optimizers.in_place_of_one_gone(weights)
         if number is None:
             self._end_run()  # it may begin another training
             number = self._add_optimizer(id(optimizer), weights)
-        self._optimizers[id(optimizer)] = number
-        weakref.finalize(optimizer, self._forget, id(optimizer), place).atexit = False
+        self._optimizers.keep(optimizer, number)
         return number
 
-    def _forget(self, key: int, weights: Any) -> None:
-        """Keep the number of an optimizer that is gone, as another may get its address."""
-        self._gone[weights] = self._optimizers.pop(key)
-
     def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
-        number = len(self._steps)
-        if self._has_only_named:
+        had_only_named = self._optimizers.has_only_named
+        number = self._optimizers.add(key)
+        if had_only_named:
             self._main = number
-        self._optimizers[key] = number
         self._steps.append(0)
         self._all_steps.append(0)
         device = next((weight.device for weight in weights), None)
@@ -325,7 +306,7 @@ class Recorder:
             self._loaders.batches[self.loader] += self.batches
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
-            self._main = main_optimizer(self._all_steps, self._optimizers.get(NAMED))
+            self._main = main_optimizer(self._all_steps, self._optimizers.numbers.get(NAMED))
         self._begin_block(at)
         self._closes_at = 0.0
         single = self._single_steps
@@ -388,7 +369,7 @@ class Recorder:
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
         """Write the remaining lines, then the parts of the training's loader."""
-        if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers):
+        if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
         if self._first_step_at is None:
             self._note(kind="seen", **self._seen)
@@ -399,17 +380,3 @@ class Recorder:
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
             self.is_nested = True
             self._loaders.take_apart(_clock() - self._first_step_at)
-
-
-def main_optimizer(steps: list[int], named: int | None = None) -> int:
-    """Return the optimizer that steps least often, or the last of them. Its step ends a period.
-
-    An optimizer that hardly ever steps doesn't count. Batches of a named loader, which count as an
-    optimizer's steps, count only if no optimizer steps.
-    """
-    if len(steps) == 1:
-        return 0
-    counts = [0 if number == named else count for number, count in enumerate(steps)]
-    counts = counts if any(counts) else steps
-    often = [number for number, count in enumerate(counts) if OFTEN * count >= max(counts) > 0]
-    return min(reversed(often), key=lambda number: counts[number], default=0)
