@@ -14,6 +14,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -107,6 +108,8 @@ def main() -> None:
         "--part", choices=list(PARTS), help=argparse.SUPPRESS
     )  # what a part's process is started with
     args = parser.parse_args()
+    # By default, no part would be ended with this process.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out, data = args.out.resolve(), args.data.resolve() if args.data else None
     if args.part:
         run_part(args.part, out, data)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import warm_python
 from result_files import text_of
-from watched_scripts import process_of, recorded
+from watched_scripts import figures_of, process_of, recorded
 
 from photofinish.commands import ask as ask_module
 from photofinish.commands.ask import ask, ask_command
@@ -335,3 +335,26 @@ for enabled, dtype in (True, torch.bfloat16), (False, torch.float16):
     record = measured_script("it", planted(process), "cpu", cpu_host)
     assert record.script
     assert record.script.precision == "bf16"
+
+
+ON_A_DEVICE = """
+import time
+import photofinish
+photofinish.steps([])
+import torch
+torch.Event, torch.accelerator.synchronize = None, lambda _: None  # no clock of a device
+net = torch.nn.Linear(4, 2, device="meta")
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(300):
+    net(torch.ones(8, 4, device="meta")).sum().backward()
+    optimizer.step()
+time.sleep(3)
+"""
+
+
+def test_what_follows_the_last_step_on_a_device_is_no_step(tmp_path: Path) -> None:
+    process, _ = recorded(tmp_path, ON_A_DEVICE)
+    assert process.device == "meta"
+    figures = figures_of(process)
+    assert figures.steps == 300
+    assert figures.last_step_at - figures.first_step_at < 3

@@ -22,6 +22,7 @@ import random, torch
 import numpy as np
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 has = lambda name: name in os.environ
 torch.set_num_threads(2 if has("THREADS") else 1)
@@ -39,7 +40,8 @@ class Net(nn.Module):
         x = F.max_pool2d(x, 2).flatten(1)
         if has("DROPOUT"):
             x = F.dropout(x, 0.5)
-        x = self.hidden(x * (1.0001 if has("SCALED") else 1.0)).relu()
+        with torch.autocast("cpu", enabled=False):
+            x = self.hidden(x * (1.0001 if has("SCALED") else 1.0)).relu()
         return self.out(x)
 net = Net()
 rate = float(np.random.rand()) + random.random()
@@ -55,7 +57,8 @@ for x, y in DataLoader(data, batch_size=128, shuffle=True):
     if has("DROPOUT"):
         torch.manual_seed(int(os.environ["DROPOUT"]))
     def passes():
-        loss = F.cross_entropy(net(x), y, label_smoothing=1e-3 if has("LOSS") else 0.0)
+        y_hat = checkpoint(net, x, use_reentrant=False) if has("CHECKPOINT") else net(x)
+        loss = F.cross_entropy(y_hat, y, label_smoothing=1e-3 if has("LOSS") else 0.0)
         optimizer.zero_grad()
         scaler.scale(loss.half().float() if has("HALF") else loss).backward()
         return loss
@@ -65,6 +68,8 @@ for x, y in DataLoader(data, batch_size=128, shuffle=True):
     passes()
     if has("GRADIENT"):
         net.hidden.weight.grad[3:] *= 0.5
+    if has("OVERFLOWS") and scaler.get_scale() == 2**16:
+        net.out.weight.grad[0] = torch.inf
     scaler.step(optimizer)
     scaler.update()
 """
@@ -149,6 +154,19 @@ def test_the_scale_of_a_grad_scaler_is_left_out_and_skipped_steps_are_not_compar
 
 def test_a_fused_optimizer_gets_gradients_with_the_scale_which_is_left_out() -> None:
     assert compared("FUSED").kind in ("same step", "identical")
+    assert compared("FUSED", "OVERFLOWS").kind == "other batches"  # it skips its first step
+
+
+def test_what_a_checkpoint_computes_again_is_no_input() -> None:
+    assert compared("CHECKPOINT") == SameScript("identical")
+    assert first_steps("CHECKPOINT").inputs == first_steps().inputs
+
+
+def test_the_norm_of_many_values_has_no_rounding_of_its_own(tmp_path: Path) -> None:
+    script = READS.replace("INPUTS", "torch.full((1_500_000, 4), 0.125)")
+    process, _ = recorded(tmp_path, script.replace("FORWARD", "self.net(x)"))
+    assert process.first_steps
+    assert process.first_steps.inputs[0][0] == pytest.approx(0.125 * math.sqrt(6e6), rel=1e-12)
 
 
 CAPTURING = """torch.ones(2, 4)

@@ -16,7 +16,7 @@ from photofinish.training.torch_device import CPU
 
 _SCRIPT = ROOT / "benchmarks" / "probe" / "gpu_scripts.py"
 _SECONDS, _MOST_SECONDS = 4, 200
-_SEEDED = "read_loss", "trainer"
+_SEEDED = "read_loss", "short_epochs", "hidden_loading", "trainer"
 """Scripts whose first steps are compared, too, by a third run."""
 _NOT_ALONE = {"language_model", "compiled_step", "only_cuda", "trainer"}
 _BUSY = """import torch

@@ -51,8 +51,9 @@ def run_system(system: str, args: argparse.Namespace) -> None:
         several = torch.accelerator.device_count()
         why = f"needs several GPUs, and there are {several} here"
         _write(args.out, _not_run(system, "data_parallel and ddp on GPUs", "gpu", why))
-        shares = {f"a step, {count} processes (gloo)": step_seconds(count) for count in (1, 2)}
-        _write(args.out, {"system": system, "job": "shared batch", "device": "cpu", **shares})
+        if devices == [CPU]:
+            shares = {f"a step, {count} processes (gloo)": step_seconds(count) for count in (1, 2)}
+            _write(args.out, {"system": system, "job": "shared batch", "device": "cpu", **shares})
 
 
 def _not_run(system: str, job: str, device: str, why: str) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Turns:
                 seconds - waited_seconds.get(thread, 0.0) for thread, seconds in all_waits.items()
             ]
             took_seconds -= max(waits, default=0.0)
-        values = torch.cat([loss.reshape(-1) for loss in losses]).double().cpu()
+        values = torch.cat([loss.reshape(-1) for loss in losses]).cpu().double()
         epoch_seconds = took_seconds / done * trainer.training.image_count
         epoch_seconds /= trainer.training.batch_size
         sha256 = sha256_of_bytes(values.numpy().tobytes())

@@ -11,6 +11,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+_IDLE_SECONDS = 1e-3
+"""An idle device is waited for in less, by hand."""
 _SAMPLED = 11
 """Every 11th period, by hand, is timed by events, as they cost microseconds."""
 
@@ -25,15 +27,20 @@ class Device:
         self._periods = 0
 
     def wait(self) -> float | None:
-        """Wait until the device is idle. Return the time, or None while a graph is captured."""
+        """Wait until the device is idle. Return the time then, or None if it was idle.
+
+        While a graph is captured, there is no waiting.
+        """
         if is_capturing():
             return None
+        asked_at = time.perf_counter()
         torch = sys.modules["torch"]
         if hasattr(torch, "accelerator"):  # from torch 2.6 on
             torch.accelerator.synchronize(self._device)
         else:
             getattr(torch, self._device.type).synchronize()
-        return time.perf_counter()
+        now = time.perf_counter()
+        return now if now - asked_at > _IDLE_SECONDS else None
 
     def begin_event(self) -> None:
         """Record an event where some periods begin to compute."""
@@ -43,12 +50,14 @@ class Device:
     def period_ended(self) -> None:
         """Record an event if the period has one where it began."""
         self._periods += 1
-        if self._begin is not None:
-            self._pairs.append((self._begin, self._event()))
-            self._begin = None
+        if self._begin is not None and (end := self._event()) is not None:
+            self._pairs.append((self._begin, end))
+        self._begin = None
 
     def event_seconds(self) -> list[float]:
         """Return the times of periods by events, after a wait, and forget them."""
+        if is_capturing():
+            return []
         pairs, self._pairs, self._begin = self._pairs, [], None
         return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +12,13 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from .device import is_capturing
+from .device import is_capturing, is_in_backward
 from .tensors import tensors_in
 
 _SAMPLES, _MOST_LOSSES = 32, 256
 """Values of each gradient that are noted, and backward passes until a step is seen, by hand."""
+_PART_VALUES = 2**22
+"""Values that are copied at once, by hand, as a large tensor may not fit twice."""
 
 
 class FirstValues:
@@ -33,7 +36,7 @@ class FirstValues:
         """Optimizer whose step has begun without gradients, as its closure computes them."""
         self._random_state: torch.Tensor | None = None
         """State of the CPU's generator when a forward pass began."""
-        self._draws = self._is_done = False
+        self._draws = self._is_done = self._is_skipped = False
         self._seconds = 0.0
         """Time of recording."""
         compiler = getattr(torch, "compiler", None)  # from torch 2.1 on
@@ -55,7 +58,8 @@ class FirstValues:
 
     def _module_begins(self, module: Any, inputs: Any) -> None:
         is_known = self._random_state is not None and id(module) in self._modules
-        if torch.is_grad_enabled() and not is_known:
+        # Activation checkpointing calls modules again in the backward pass.
+        if torch.is_grad_enabled() and not is_known and not is_in_backward():
             self._try(self._record_module, module, inputs)
 
     def _record_and_backward(self, tensors: Any, *rest: Any, **named: Any) -> None:
@@ -106,6 +110,11 @@ class FirstValues:
         if not self._losses and all(weight.grad is None for weight in every):
             self._stepping = optimizer
             return
+        overflowed = getattr(optimizer, "found_inf", None)
+        # A GradScaler leaves it to a fused optimizer to skip such a step.
+        self._is_skipped = overflowed is not None and bool(overflowed)
+        if self._is_skipped:
+            return
         self.end()
         weights = [*filter(_is_readable, every)]
         digest = hashlib.sha256()
@@ -130,8 +139,13 @@ class FirstValues:
             seed=torch.initial_seed(),
         )
 
+    def optimizer_stepped(self) -> None:
+        """End after a step that was not skipped. A compiled one has passed unseen."""
+        if not self._is_skipped:
+            self.end()
+
     def end(self) -> None:
-        """Record no more. A compiled step has passed unseen."""
+        """Record no more."""
         self._is_done, self._stepping = True, None
         if torch.autograd.backward == self._record_and_backward:  # the script may replace it, too
             torch.autograd.backward = self._backward
@@ -152,9 +166,16 @@ def _sampled(tensor: torch.Tensor) -> list[float]:
 
     What is not finite, such as a masked score, counts as 0, because no record can hold it.
     """
-    flat = tensor.detach().flatten().float()
+    flat = tensor.detach().flatten()
     values = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
-    return torch.cat([flat.norm()[None], values]).nan_to_num(0.0, 0.0, 0.0).tolist()
+    noted = [_norm(flat), *values.tolist()]
+    return [float(each) if math.isfinite(each) else 0.0 for each in noted]
+
+
+def _norm(flat: torch.Tensor) -> float:
+    """Return the norm in float64, as a CPU's float32 loses digits over many values."""
+    parts = (part.cpu().double() for part in torch.split(flat, _PART_VALUES))
+    return math.sqrt(sum(float(part.dot(part)) for part in parts))
 
 
 def _bytes(tensor: torch.Tensor) -> Any:

@@ -56,9 +56,14 @@ def watch_torch(recorder: Recorder) -> None:
 
     @functools.wraps(make_autocast)
     def make_and_note_autocast(
-        autocast: Any, device_type: str, dtype: Any = None, enabled: bool = True, **named: Any
+        autocast: Any,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        *rest: Any,
+        **named: Any,
     ) -> None:
-        make_autocast(autocast, device_type, dtype, enabled, **named)
+        make_autocast(autocast, device_type, dtype, enabled, *rest, **named)
         # On the CPU it does nothing, and on a GPU it decides the speed.
         if enabled and device_type == "cuda" and not torch.cuda.is_available():
             recorder.note_autocast(str(autocast.fast_dtype))

@@ -236,7 +236,7 @@ class Recorder:
     def _number_of(self, optimizer: Any) -> int:
         """Return the number of an optimizer that is new, or in place of one that is gone."""
         if self._first_step:
-            self._first_step.end()
+            self._first_step.optimizer_stepped()
         weights = weights_of(optimizer)
         number = self._optimizers.in_place_of_one_gone(weights)
         if number is None:

@@ -49,7 +49,8 @@ class ScriptStep:
         enter(patch.object(graph, "disable_saved_tensors_hooks", self._leave_uncounted))
         enter(self._precisions)
         enter(self._operators)
-        if is_profiled:
+        # A profile would end one that the script takes itself.
+        if is_profiled and not getattr(torch.autograd, "_profiler_enabled", bool)():
             enter(self._operators.profiled())
 
     def add(self, batch: Any) -> None:

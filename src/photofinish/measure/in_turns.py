@@ -95,7 +95,7 @@ def with_input(
     changed = {"input": settings, "schedule": Schedule()}
     twin.experiment = trainer.experiment.model_copy(update=changed)
     with twin.scratch_copy() as state:
-        if isinstance(trainer.steps, GraphedSteps):
+        if isinstance(trainer.steps, GraphedSteps) and twin.batch_transform is None:
             most = steps_per_graph(twin.experiment, batches, trainer.network)
             twin.steps = graphed = trainer.steps.resized(min(most, steps))
             graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))

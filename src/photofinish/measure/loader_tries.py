@@ -201,7 +201,8 @@ def _candidates(
             of_once = make_batches(experiment, part, trainer.device)
             yield OneInput(RESIDENT, of_once, "resident once", once | {"input": "resident"})
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
-    if transform and is_known and trainer.batch_transform is None:
+    is_possible = trainer.batch_transform is None and trainer.experiment.cuda_graphs != "on"
+    if transform and is_known and is_possible:
         known = BatchTransformSettings.model_validate(transform.model_dump())
         on_batches = BatchTransform(known, trainer.experiment.seed, 0)
         given = {"batch_transform": transform.model_dump(exclude_defaults=True)}
