@@ -180,6 +180,53 @@ def test_a_training_that_stopped_has_the_reason_and_continues_its_run_when_it_is
     assert (run.info.run_id, run.info.status) == (run_id, "FINISHED")
 
 
+def test_a_training_goes_on_in_its_run_if_its_container_has_another_name(
+    store: Store, start: Callable[[], None]
+) -> None:
+    start()
+    before = json.dumps(["another-name", 1, 1.7e9])
+    store.client.set_tag(the_run(store).info.run_id, documents.TAG_PROCESS, before)
+    store.client.set_tag(the_run(store).info.run_id, documents.TAG_HOST, "another-name")
+    start()
+    assert the_run(store).data.tags[documents.TAG_PROCESS] == process_tag()
+
+
+def test_a_logged_model_that_was_deleted_comes_back(store: Store, results: Path) -> None:
+    mirror(store, results, with_models=True)
+    (output,) = the_run(store).outputs.model_outputs
+    store.client.delete_logged_model(output.model_id)
+    assert [mirror(store, results, with_models=True) for _ in range(2)] == [1, 0]
+    (model,) = store.client.search_logged_models([store.experiment_id])
+    assert (model.status, model.model_id != output.model_id) == ("READY", True)
+
+
+def test_an_experiment_that_is_gone_is_not_current(store: Store, results: Path) -> None:
+    mirror(store, results)
+    sync_all(store, ["another"], results, results.parent / "report")
+    assert the_run(store).data.tags[documents.TAG_CURRENT] == "false"
+
+
+def test_a_run_of_a_copy_becomes_current_once_the_project_has_its_result(
+    store: Store, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror(store, results)
+    (results.parent / "report").mkdir()
+    (results.parent / "report" / documents.REPORT_TEXT).write_text("# photofinish\n")
+    change_timings(results, total_seconds=40.0)
+    with monkeypatch.context() as patch:
+        patch.setenv("DVC_ROOT", str(results))  # anywhere else than here
+        assert [mirror(store, results) for _ in range(2)] == [1, 0]
+    assert current_totals(store) == {30.0}
+    assert mirror(store, results) == 2
+    assert current_totals(store) == {40.0, None}
+
+
+def current_totals(store: Store) -> set[float | None]:
+    """Return the times of the trainings that are current. The comparison has none."""
+    found = store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'")
+    return {run.data.metrics.get("total_seconds") for run in found}
+
+
 def test_only_the_run_of_the_result_on_disk_is_current(store: Store, results: Path) -> None:
     for seconds in (30.0, 40.0, 30.0):  # `dvc checkout` brings the first result back
         mirror(store, change_timings(results, total_seconds=seconds))

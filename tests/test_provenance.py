@@ -61,6 +61,10 @@ def test_the_commit_is_marked_if_a_file_but_dvcs_lock_file_changed(
     assert git_commit() == head
     Path("params.yaml").write_text("one: 2", encoding="utf-8")
     assert git_commit() == f"{head}-dirty"
+    Path("photofinish").mkdir()
+    monkeypatch.chdir("photofinish")  # with the user's code around it
+    assert git_commit() == f"{head}-dirty"
+    monkeypatch.chdir(tmp_path)
     shutil.rmtree(".git")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert git_commit() is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from conftest import MakeExperiment, MakeResult
 from result_files import BUSY, made_up_attribution, trained, with_record, write_result, write_scores
 
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records
 from photofinish.results.figures import FIGURES
 from photofinish.tracking import documents, run_metrics
@@ -37,6 +38,15 @@ def test_settings_become_flat_parameters(make_experiment: MakeExperiment) -> Non
         "model.größe.deep": "3",
     }
     assert expected.items() <= params.items()
+    plan = ExperimentPlan.model_validate(make_experiment(epochs=7, model=model).model_dump())
+    assert run_params(plan, "cpu") == params  # of a run while it trains
+
+
+def test_a_report_of_an_older_photofinish_has_no_answers(tmp_path: Path) -> None:
+    (tmp_path / documents.REPORT_TABLE).write_text("experiment,device\none,cpu\n")
+    answers = json.dumps({"answers": {"one": {"answer": "No"}}})
+    (tmp_path / documents.REPORT_ANSWERS).write_text(answers)
+    assert documents.answers_of(tmp_path) == {}
 
 
 def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(

@@ -86,6 +86,11 @@ def project_root() -> Path:
     return Path(root).resolve() / here.relative_to(copy)
 
 
+def is_copy() -> bool:
+    """Return True in a copy of the project in which DVC runs an experiment."""
+    return project_root().resolve() != Path.cwd().resolve()
+
+
 def in_project(path: str) -> Path:
     """Return a path that a user wrote, relative to the project's folder."""
     return project_root() / os.path.expanduser(path)  # noqa: PTH111  # an unknown user is no error

@@ -30,7 +30,7 @@ CPU_VARIABLES = (
     "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
     "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
-_OTHER_FILES = ("--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
+_OTHER_FILES = ("--porcelain", "--untracked-files=no", "--", ":/", ":!dvc.lock")
 GPU_VARIABLES = (
     *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip

@@ -102,7 +102,8 @@ class RunDocument:
 
 def run_params(experiment: Experiment, device: str) -> dict[str, str]:
     """Return an experiment's settings as MLflow's parameters, without unused optional settings."""
-    settings = experiment.model_dump(mode="json")
+    # A plan of the experiment has more fields, which are no settings.
+    settings = experiment.model_dump(mode="json", include=set(Experiment.model_fields))
     for key in RECIPE:
         if settings[key] == Experiment.model_fields[key].default:
             del settings[key]
@@ -260,6 +261,8 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
     table, answers = report / REPORT_TABLE, {}
     if table.is_file():
         found = json.loads((report / REPORT_ANSWERS).read_text(encoding="utf-8"))["answers"]
+        if any("lines" not in answer for answer in found.values()):
+            return {}  # a report of an older photofinish
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
             began, answer = float(row["measured_at_unix_seconds"] or 0), found[row["experiment"]]
             lines = answer["answer"], "\n\n".join(answer["lines"])

@@ -40,9 +40,8 @@ def log_model(store: Store, run: Run, document: RunDocument) -> None:
     record = records.read_record(document.model / records.RECORD, records.TrainingRecord)
     with forget_imports(), tempfile.TemporaryDirectory() as folder:
         network = load_network(document.model, record)
-        if outputs := run.outputs.model_outputs:  # an unfinished model, or deleted files
-            logged = client.get_logged_model(outputs[0].model_id)
-        else:
+        logged = store.logged_model(run)  # an unfinished model, or one whose files were deleted
+        if logged is None:
             logged = client.create_logged_model(store.experiment_id, name, run_id)
             client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=ONCE)])
         model_id, place = str(logged.model_id), logged.artifact_location

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,8 @@ import mlflow
 import psutil
 from filelock import FileLock
 from mlflow import MlflowClient
-from mlflow.entities import Run
+from mlflow.entities import LoggedModel, Run
+from mlflow.exceptions import MlflowException
 
 from photofinish.errors import UserError
 from photofinish.tracking.documents import TAG_PROCESS
@@ -50,23 +51,30 @@ class Store:
         )
         return found
 
+    def logged_model(self, run: Run) -> LoggedModel | None:
+        """Return the model that the run logged, or None if there is none or it was deleted."""
+        for each in run.outputs.model_outputs:
+            with suppress(MlflowException):
+                return self.client.get_logged_model(each.model_id)
+        return None
+
 
 def process_tag() -> str:
     """Return a tag that identifies this process as the writer of a run."""
     return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
 
 
-def is_live(run: Run) -> bool:
+def is_live(run: Run, *, elsewhere: bool = True) -> bool:
     """Return False if the run has ended or its process is gone.
 
-    A run from another machine counts as live until that machine ends it.
+    A run from another machine counts as live until that machine ends it, or as `elsewhere` says.
     """
     tag = run.data.tags.get(TAG_PROCESS)
     if run.info.status != "RUNNING" or not tag:
         return bool(run.info.status == "RUNNING")
     host, process_id, began_seconds = json.loads(tag)
     if host != platform.node():
-        return True
+        return elsewhere
     try:
         return bool(abs(psutil.Process(process_id).create_time() - began_seconds) <= 1)
     except psutil.NoSuchProcess:

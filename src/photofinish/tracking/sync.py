@@ -18,7 +18,7 @@ from mlflow.entities import LoggedModelStatus, Metric, Param, Run, RunTag
 from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError
-from photofinish.files import project_root, state_folder
+from photofinish.files import is_copy, project_root, state_folder
 from photofinish.results import records
 from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.records import EVALUATED
@@ -67,8 +67,10 @@ def sync_all(
             if document:
                 document = document if with_models else replace(document, model=None)
                 count += _sync(store, document)
-    if (report / documents.REPORT_TEXT).is_file():
-        count += _sync(store, documents.report_document(report))
+    if not is_copy():  # its runs and its report stand beside those of the project
+        _mark_as_past(store, names)
+        if (report / documents.REPORT_TEXT).is_file():
+            count += _sync(store, documents.report_document(report))
     return count
 
 
@@ -95,11 +97,14 @@ def _sync(store: Store, document: documents.RunDocument) -> bool:
 
 
 def unfinished_run(store: Store, training_key: str, host: str) -> Run | None:
-    """Return the newest run of this training on this machine that has no result yet."""
-    runs = store.find_runs(
-        f"attributes.status != 'FINISHED' and tags.`{documents.TAG_HOST}` = '{host}'"
-        f" and tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"
-    )
+    """Return the newest run of this training on this machine that has no result yet.
+
+    All runs in the project's own store are of this machine, though a container has random names.
+    """
+    wanted = f"tags.`{documents.TAG_TRAINING_KEY}` = '{training_key}'"
+    if store.local_artifacts is None:
+        wanted += f" and tags.`{documents.TAG_HOST}` = '{host}'"
+    runs = store.find_runs(f"attributes.status != 'FINISHED' and {wanted}")
     return next(iter(runs), None)
 
 
@@ -163,12 +168,23 @@ def _mark_as_current(store: Store, run_id: str, tags: dict[str, str]) -> None:
 
     In a shared store, this changes only runs on equal hardware, since host names may be random.
     """
+    if is_copy():
+        return
     same = (documents.TAG_DEVICE, *(_HARDWARE if store.local_artifacts is None else ()))
     same_name = f"tags.`{documents.TAG_EXPERIMENT}` = '{tags.get(documents.TAG_EXPERIMENT)}'"
     for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true' and {same_name}"):
         if all(run.data.tags.get(tag) == tags.get(tag) for tag in same):
             store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
     store.client.set_tag(run_id, documents.TAG_CURRENT, "true")
+
+
+def _mark_as_past(store: Store, names: list[str]) -> None:
+    """Mark the runs of experiments that params.yaml has no more as not current."""
+    if store.local_artifacts is None:
+        return
+    for run in store.find_runs(f"tags.`{documents.TAG_CURRENT}` = 'true'"):
+        if run.data.tags.get(documents.TAG_EXPERIMENT) not in (*names, None):
+            store.client.set_tag(run.info.run_id, documents.TAG_CURRENT, "false")
 
 
 def _log_missing_metrics(client: MlflowClient, run: Run, metrics: list[Metric]) -> None:
@@ -197,7 +213,7 @@ def _is_whole(store: Store, run: Run, document: documents.RunDocument) -> bool:
     return (
         run.info.status == "FINISHED"
         and run.data.tags.get(documents.TAG_MIRRORED) == document.mirrored
-        and run.data.tags.get(documents.TAG_CURRENT) == "true"
+        and (run.data.tags.get(documents.TAG_CURRENT) == "true" or is_copy())
         and _has_artifacts(store, run)
         and (document.model is None or _has_model(store, run))
     )
@@ -209,8 +225,8 @@ def _has_artifacts(store: Store, run: Run) -> bool:
 
 
 def _has_model(store: Store, run: Run) -> bool:
-    models = (store.client.get_logged_model(each.model_id) for each in run.outputs.model_outputs)
-    return any(model.status == LoggedModelStatus.READY for model in models)
+    model = store.logged_model(run)
+    return model is not None and model.status == LoggedModelStatus.READY
 
 
 def _share_view(store: Store) -> None:
