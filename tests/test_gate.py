@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
+import shutil
 import subprocess
 import sysconfig
 import venv
@@ -22,9 +23,10 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_NOT_COMPARED, ConfigError, UserError
 from photofinish.gate import turns
 from photofinish.gate.change import Change, Rounds, Turn
-from photofinish.gate.gate import changes_since, check
+from photofinish.gate.gate import changes_since, changes_with, check, exported
 from photofinish.gate.side import run_here
 from photofinish.gate.sides import Checkout, TimedTraining, start_side
+from photofinish.git import git
 
 NETWORK = """\
 import time
@@ -205,6 +207,34 @@ def test_scripts_alone_and_unknown_commits_are_refused(
     assert not capsys.readouterr().out
     with pytest.raises(ConfigError, match="no-such-commit"):
         changes_since("no-such-commit", 1.15)
+    with pytest.raises(UserError, match="false has no torch"):
+        changes_with(Path(shutil.which("false") or ""), 1.15)
+
+
+def test_another_data_set_is_not_compared_and_a_submodules_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = "-c", "user.name=test", "-c", "user.email=test@example.com"
+    for name in ("third", "project"):
+        git(tmp_path, "init", "--quiet", name)
+    (tmp_path / "third/net.py").write_text("at first", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "project")
+    mine = {"dataset": "digits", "model": "linear"}
+    params = PARAMS | {"experiments": {"mine": mine}}
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for folder in (tmp_path / "third", Path()):
+        if not folder.is_absolute():
+            git(folder, "-c", "protocol.file.allow=always", "submodule", "add", "../third")
+        git(folder, "add", "--all")
+        git(folder, *author, "commit", "--quiet", "-m", "1")
+    Path("third/net.py").write_text("changed", encoding="utf-8")
+    here = Checkout(Path().resolve(), Path().resolve(), "now")
+    before = exported(here, git(Path(), "rev-parse", "HEAD"), tmp_path / "before")
+    assert (before.folder / "third/net.py").read_text(encoding="utf-8") == "at first"
+    params["datasets"] = {"digits": params["datasets"]["digits"] | {"test": 0.3}}
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    with pytest.raises(UserError, match="mine on the CPU has another data set"):
+        changes_since("HEAD", 1.15)
 
 
 @pytest.mark.parametrize("is_accelerator", [False, True])

@@ -103,6 +103,15 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
         rent("T4")  # with the answers of an older photofinish
 
 
+def test_code_above_the_pipelines_folder_is_not_left_behind(project: Path) -> None:
+    params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    (project.parent / "net.py").write_text("class Net: ...", encoding="utf-8")
+    params["experiments"]["mine"]["model"] = {"name": "../net.py:Net"}
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    with pytest.raises(UserError, match="in the folder above"):
+        rent("T4")
+
+
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\n", "\x1b[2K"])
 def test_text_of_a_price_adds_no_key_to_the_task(project: Path, end: str) -> None:
     write_offers(project)

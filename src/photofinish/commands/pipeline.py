@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
 PIPELINE = Path("dvc.yaml")
+_DVC = Path(".dvc")
 
 
 def enter() -> None:
@@ -71,7 +72,9 @@ def prepare() -> None:
 
     check_age()
     check_params()
-    if not has_git():  # a ZIP without .git, which DVC would refuse
+    # `dvc init --no-scm` has set it, and `dvc config --unset` shall do so for good.
+    is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
+    if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
 
 

@@ -147,6 +147,12 @@ def _trainings(gpu: str, top: Path) -> _Job:
         raise UserError(
             "params.yaml has no experiments. Of a script: photofinish rent GPU -- python train.py"
         )
+    settings = [*params.experiments.values(), *params.datasets.values()]
+    if Path.cwd() == top and any('"../' in each.model_dump_json() for each in settings):
+        raise UserError(
+            "params.yaml names files above this folder, which would stay here: call "
+            "`photofinish rent` in the folder above"
+        )
     # Repeats and further seeds are trained on the rented GPU, too.
     trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
     count = params.devices.gpu.wanted_count

@@ -37,7 +37,7 @@ def changes_since(base: str, allowed: float) -> dict[str, Change]:
     """Return how each training changed since `base`, and print a line for each."""
     now = _working_tree()
     with tempfile.TemporaryDirectory() as temporary:
-        before = _exported(now, _common_commit(base), Path(temporary).resolve())
+        before = exported(now, _common_commit(base), Path(temporary).resolve())
         return _changes(before, now, now, f"since {before.title}", allowed)
 
 
@@ -103,24 +103,34 @@ def _common_commit(base: str) -> str:
         ) from error
 
 
-def _exported(work: Checkout, commit: str, folder: Path) -> Checkout:
-    """Write the files of a commit to a folder."""
-    command = ["git", "archive", "--format=tar", commit]
-    with (
-        subprocess.Popen(command, cwd=work.top, stdout=subprocess.PIPE) as process,
-        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
-    ):
-        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
-            archive.extraction_filter = tarfile.data_filter
-        archive.extractall(folder)  # noqa: S202  # Git wrote the archive
+def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
+    """Write the files of a commit to a folder, with those of its submodules."""
+    _extract(work.top, commit, folder)
     there = folder / work.folder.relative_to(work.top)
     if not (there / _PARAMS).is_file():
         raise ConfigError(f"{commit[:10]} has no {_PARAMS} here: name another commit")
     return Checkout(folder, there, commit[:10])
 
 
+def _extract(repository: Path, commit: str, folder: Path) -> None:
+    command = ["git", "archive", "--format=tar", commit]
+    with (
+        subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE) as process,
+        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
+    ):
+        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
+            archive.extraction_filter = tarfile.data_filter
+        archive.extractall(folder)  # noqa: S202  # Git wrote the archive
+    for line in git(repository, "ls-tree", "-r", commit).splitlines():
+        (_, kind, of_submodule), path = line.partition("\t")[0].split(), line.partition("\t")[2]
+        if kind == "commit" and (repository / path / ".git").exists():
+            _extract(repository / path, of_submodule, folder / path)
+
+
 def _versions(python: str) -> str:
-    ran = subprocess.run([python, "-c", _VERSIONS], check=True, stdout=subprocess.PIPE, text=True)
+    ran = subprocess.run([python, "-c", _VERSIONS], check=False, stdout=subprocess.PIPE, text=True)
+    if ran.returncode:
+        raise UserError(f"{python} has no torch, or is no Python: see above")
     return ran.stdout.strip()
 
 
@@ -140,6 +150,8 @@ def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTr
         training = TimedTraining(name, device, data, work.folder / "data/weights" / name)
         if name not in params_before.experiments:
             print(f"{training}: new since {before.title}")
+        elif params_before.datasets.get(experiment.dataset) != params.datasets[experiment.dataset]:
+            refused.append(f"{training} has another data set: {experiment.dataset} was changed")
         elif host.processes > 1:
             refused.append(f"{training} trains in several processes")
         elif params.datasets[experiment.dataset].decode == "each_epoch":
