@@ -103,9 +103,7 @@ def test_without_git_the_pipeline_is_set_up_and_nothing_of_our_names_is_overwrit
     assert "git init" in repository.photofinish("init")
     assert "digits-cnn:" in (repository.root / "params.yaml").read_text(encoding="utf-8")
     assert "Running stage 'plan'" in repository.photofinish("plan")
-    assert not (
-        repository.root / ".dvc/config.local"
-    ).exists()  # else `--unset` would change nothing
+    assert not (repository.root / ".dvc/config.local").exists()  # so that `--unset` helps
     assert "./mine.py:Net" in repository.photofinish("new", "mine.py")
 
 
