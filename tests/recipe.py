@@ -41,6 +41,10 @@ def noisy(images: torch.Tensor, targets: torch.Tensor) -> Batch:
     return images + 0.1 * torch.randn(images.shape), targets
 
 
+def doubling(images: torch.Tensor, targets: torch.Tensor) -> Batch:
+    return torch.cat([images, images.flip(-1)]), torch.cat([targets, targets])
+
+
 def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
     images, targets = batch
     return cross_entropy(network(images), targets, label_smoothing=smoothing)

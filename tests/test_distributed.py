@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import recipe
 import torch
 from conftest import MakeExperiment
 from rank_process import run_rank
@@ -26,6 +27,7 @@ GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 CNN = {"name": "cnn", "channels": (4, 6), "padding": 1, "hidden": (8,)}
 PLATEAU = {"name": "reduce_on_plateau", "patience": 0}
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.05}
+DOUBLING = {"name": f"{Path(recipe.__file__)}:doubling"}
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -85,8 +87,9 @@ def test_processes_that_read_different_projects_are_refused_by_name(
         (2, 35, {"input": {"name": "loader"}, "schedule": PLATEAU, "epochs": 4}),
         (2, 16, {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": ONE_CYCLE}),
         (2, 16, {"precision": "fp16"}),
+        (2, 35, {"batch_transform": DOUBLING}),
     ],
-    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16"],
+    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16", "doubled"],
 )
 def test_several_processes_learn_what_one_learns_from_the_same_batches(
     train: Train, processes: int, batch_size: int, changes: dict[str, Any]

@@ -212,13 +212,21 @@ def test_it_resumes_exactly(
     assert weights_of(whole.result) == weights_of(resumed.result)
 
 
-@pytest.mark.parametrize("loss", [None, {"name": "cross_entropy", "weight": (1.0, 5.0, 2.0)}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss": {"name": "cross_entropy", "weight": (1.0, 5.0, 2.0)}},
+        {"batch_transform": {"name": f"{OWN}doubling"}},
+    ],
+    ids=str,
+)
 def test_a_batch_in_parts_gives_the_same_within_rounding(
-    trainer_of: MakeTrainer, loss: dict[str, Any] | None
+    trainer_of: MakeTrainer, settings: dict[str, Any]
 ) -> None:
     runs = []
     for accumulate in (1, 3):
-        trainer = trainer_of(loss=loss, accumulate=accumulate, optimizer=SGD_SETTINGS)
+        trainer = trainer_of(accumulate=accumulate, optimizer=SGD_SETTINGS, **settings)
         runs.append([metrics.training_loss for metrics, _ in trainer.epochs()])
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
 

@@ -54,6 +54,8 @@ class Step:
             )
         self._criterion, self._team, self._training = criterion, team, training
         self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
+        collates = experiment.input.name == "loader" and experiment.input.collate is not None
+        self._counts_samples = collates or experiment.batch_transform is not None
         self.autocast = autocast(team.devices[0], experiment.precision)
         """Context of the forward pass and the loss, entered in each step, but not inside itself."""
         self.why = ""
@@ -118,7 +120,16 @@ class Step:
         total, weight = self._sum_and_weight(state, batch)
         if isinstance(weight, torch.Tensor):
             return total * (self._team.size / self._team.all_reduce(weight))
-        return total * (self._team.size / self._training.batch_samples(number))
+        return total * (self._team.size / self._samples(number, batch))
+
+    def _samples(self, number: int, batch: Batch) -> Weight:
+        """Return the number of samples in a batch, over all ranks, as custom code may change it."""
+        if self._team.size == 1:
+            return samples_in(batch[1])
+        if not self._counts_samples:
+            return self._training.batch_samples(number)
+        count = torch.tensor(float(samples_in(batch[1])), device=self._team.devices[0])
+        return self._team.all_reduce(count)
 
     def _sum_and_weight(self, state: TrainState, batch: Batch) -> tuple[torch.Tensor, Weight]:
         """Return this rank's summed loss, and the weight to divide it by for the mean."""
@@ -133,7 +144,7 @@ class Step:
         Each part's loss is divided by the number of samples. If the loss has weights, their sum is
         known only after the last part, so gradients are scaled at the end.
         """
-        team, count = self._team, self._training.batch_samples(number)
+        team, count = self._team, self._samples(number, batch)
         parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
         loss, weights = torch.zeros((), device=team.devices[0]), None
         state.optimizer.zero_grad()
