@@ -28,6 +28,13 @@ def rising_and_falling(optimizer: Optimizer, total_steps: int) -> lr_scheduler.L
     return lr_scheduler.SequentialLR(optimizer, [rising, falling], [half])
 
 
+def one_cycle(
+    optimizer: Optimizer, epochs: int, steps_per_epoch: int, **more: float
+) -> lr_scheduler.LRScheduler:
+    sizes = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "cycle_momentum": False}
+    return lr_scheduler.OneCycleLR(optimizer, 0.4, **sizes, **more)  # type: ignore[arg-type]
+
+
 def then_away(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
     """From the fourth epoch on, climb instead of descending."""
     return lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 3 else -0.5)

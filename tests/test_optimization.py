@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import recipe
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
@@ -68,8 +69,9 @@ def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
     return adapter.validate_python({"name": name, "lr": LR, **changes})
 
 
-def schedule_for(name: str, optimizer: Optimizer) -> LearningRates:
-    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name]})
+def schedule_for(name: str, optimizer: Optimizer, **changes: Any) -> LearningRates:
+    given = {"name": name, **SCHEDULES.get(name, {}), **changes}
+    settings = TypeAdapter(params.Schedule).validate_python(given)
     experiment: Any = SimpleNamespace(schedule=settings, epochs=EPOCHS, warmup_steps=0)
     return LearningRates(experiment, optimizer, STEPS)
 
@@ -107,9 +109,9 @@ def test_norms_and_biases_have_no_weight_decay() -> None:
             optimizer_settings(other, weight_decay_exclude="norms and biases")
 
 
-def our_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
+def our_learning_rates(name: str, optimizer: Optimizer, **changes: Any) -> list[float]:
     """Return the learning rate of each step."""
-    schedule, rates = schedule_for(name, optimizer), []
+    schedule, rates = schedule_for(name, optimizer, **changes), []
     for loss in VALIDATION_LOSSES:
         for _ in range(STEPS):
             rates.append(schedule.learning_rate)
@@ -246,3 +248,14 @@ def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
     settings = optimizer_settings(optimizer_name)
     ours, theirs = (build_optimizer(settings, [nn.Parameter(torch.ones(1))]) for _ in range(2))
     assert our_learning_rates(name, ours) == their_learning_rates(name, theirs)
+
+
+def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given() -> None:
+    def optimizer() -> Optimizer:
+        return torch.optim.SGD([nn.Parameter(torch.ones(1))], LR)
+
+    expected = their_learning_rates("one_cycle", optimizer())
+    custom = f"{recipe.__file__}:one_cycle"
+    assert our_learning_rates(custom, optimizer(), pct_start=0.25) == expected
+    longer = our_learning_rates("one_cycle", optimizer(), epochs=2 * EPOCHS, steps_per_epoch=STEPS)
+    assert longer[-1] > 2 * expected[-1]

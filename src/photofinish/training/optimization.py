@@ -319,6 +319,7 @@ class LearningRates:
         self._scheduler: lr_scheduler.LRScheduler | None = None
         self._moves_each_step = False
         settings, epochs = experiment.schedule, experiment.epochs
+        given = settings.arguments
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
@@ -332,10 +333,14 @@ class LearningRates:
             "steps_per_epoch": steps_per_epoch,
             "cycle_momentum": False,  # it would override the momentum in params.yaml
         }
+        if not is_reference(settings.name) and {"epochs", "steps_per_epoch"} & given.keys():
+            del offered["total_steps"]  # it would override them
         build = reference.load()
-        arguments = accepted_arguments(build, offered, settings.arguments)
+        arguments = accepted_arguments(build, offered, given)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
+        if not settings.every and not {"T_max", "total_steps"} & arguments.keys():
+            self._moves_each_step = type(self._scheduler).__name__ in MOVED_BY_STEPS
 
     @property
     def learning_rate(self) -> float:
