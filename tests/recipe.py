@@ -57,6 +57,15 @@ def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> tor
     return cross_entropy(network(images), targets, label_smoothing=smoothing)
 
 
+class AnnealedStep:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, network: nn.Module, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        return min(1.0, self.calls / 100) * margin_step(network, batch)
+
+
 def mixing_step(network: nn.Module, batch: Batch) -> torch.Tensor:
     images, targets = batch
     share = float(np.random.beta(0.4, 0.4))  # as most do

@@ -6,22 +6,30 @@ import copy
 import gc
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe
 import torch
 from conftest import CustomFiles, MakeExperiment
 from torch import nn
 
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.networks import CustomModel
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
+from photofinish.runs.run import Run
+from photofinish.runs.setup import Setup
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 SHAPE, CLASSES = (1, 8, 8), 3
 HEAD = "import numpy as np, os, random, time, torch\nfrom torch import nn\n"
@@ -205,3 +213,20 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+
+
+def test_a_training_step_that_keeps_state_is_refused_also_beside_a_validation_step(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+) -> None:
+    own = f"{recipe.__file__}:"
+    experiment = make_experiment(
+        step={"name": f"{own}AnnealedStep"}, validation_step={"name": f"{own}margin_step"}
+    )
+    plan = ExperimentPlan.model_validate(experiment.model_dump() | {"custom_code": {"recipe": ""}})
+    run = Run("small", "cpu", plan, cpu_host, packed_split.folder, tmp_path)
+    setup = Setup(run, CPU, World(CPU))
+    with pytest.raises(UserError, match="doesn't repeat"):
+        setup.check_custom_code(setup.new_network())
