@@ -44,6 +44,10 @@ def backwards(targets: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.arange(len(targets)).flip(0) if seed else torch.arange(len(targets))
 
 
+def shuffled(targets: torch.Tensor, _seed: int) -> torch.Tensor:
+    return torch.randperm(len(targets))
+
+
 def noisy(images: torch.Tensor, targets: torch.Tensor) -> Batch:
     return images + 0.1 * torch.randn(images.shape), targets
 

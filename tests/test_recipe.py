@@ -20,10 +20,11 @@ from torch.optim import SGD, Optimizer, RMSprop, lr_scheduler
 from torchmetrics.functional import auroc
 from torchvision.transforms import v2
 
+from photofinish.config.experiment import Sampler
 from photofinish.errors import ConfigError, UserError
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import derived_seed, seed_epoch
-from photofinish.training.samplers import balanced_weights
+from photofinish.training.samplers import balanced_weights, make_sampler
 from photofinish.training.trainer import Trainer
 
 EPOCHS = 3
@@ -278,6 +279,17 @@ def test_balanced_draws_each_class_and_each_label_alike() -> None:
     assert sums == pytest.approx([1.0, 1.0, 1.0])
     with pytest.raises(ConfigError):
         balanced_weights(torch.rand(5, 1))
+
+
+def test_a_sampler_that_ignores_its_seed_draws_the_same_rows_in_each_rank() -> None:
+    settings = Sampler.model_validate({"name": f"{OWN}shuffled"})
+    orders = []
+    for rank in range(2):
+        torch.manual_seed(rank)
+        choose = make_sampler(settings, torch.arange(20), seed=0)
+        orders.append((choose(0).tolist(), choose(1).tolist()))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
 
 
 def test_a_gan_steps_its_own_optimizers_and_resumes_exactly(trainer_of: MakeTrainer) -> None:
