@@ -56,6 +56,10 @@ def doubling(images: torch.Tensor, targets: torch.Tensor) -> Batch:
     return torch.cat([images, images.flip(-1)]), torch.cat([targets, targets])
 
 
+def both(outputs: Batch, targets: Batch) -> torch.Tensor:
+    return cross_entropy(outputs[0], targets[0]) + cross_entropy(outputs[1], targets[1])
+
+
 def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
     images, targets = batch
     return cross_entropy(network(images), targets, label_smoothing=smoothing)

@@ -16,6 +16,7 @@ from conftest import CustomFiles, MakeExperiment
 from torch import nn
 
 from photofinish.config.experiment import ExperimentPlan
+from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
@@ -213,6 +214,15 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+
+
+def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
+    loss = Loss(CustomLoss(name=f"{recipe.__file__}:both"), "custom", CPU)
+    outputs = tuple(torch.zeros(0, 3, requires_grad=True) for _ in range(2))
+    total, weight = loss.sum_and_weight(outputs, (torch.zeros(0), torch.zeros(0)))
+    total.backward()
+    assert [output.grad is not None for output in outputs] == [True, True]
+    assert (total.item(), weight) == (0.0, 0.0)
 
 
 def test_a_training_step_that_keeps_state_is_refused_also_beside_a_validation_step(
