@@ -27,7 +27,8 @@ GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 CNN = {"name": "cnn", "channels": (4, 6), "padding": 1, "hidden": (8,)}
 PLATEAU = {"name": "reduce_on_plateau", "patience": 0}
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.05}
-DOUBLING = {"name": f"{Path(recipe.__file__)}:doubling"}
+DOUBLING = {"name": f"{recipe.__file__}:doubling"}
+FREEZING = {"name": f"{recipe.__file__}:two_rates", "lr": 0.003}
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -88,8 +89,9 @@ def test_processes_that_read_different_projects_are_refused_by_name(
         (2, 16, {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": ONE_CYCLE}),
         (2, 16, {"precision": "fp16"}),
         (2, 35, {"batch_transform": DOUBLING}),
+        (2, 35, {"model": {"name": "mlp", "hidden": (8, 8)}, "optimizer": FREEZING, "ema": 0.9}),
     ],
-    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16", "doubled"],
+    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16", "doubled", "frozen"],
 )
 def test_several_processes_learn_what_one_learns_from_the_same_batches(
     train: Train, processes: int, batch_size: int, changes: dict[str, Any]
