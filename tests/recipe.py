@@ -28,6 +28,19 @@ def rising_and_falling(optimizer: Optimizer, total_steps: int) -> lr_scheduler.L
     return lr_scheduler.SequentialLR(optimizer, [rising, falling], [half])
 
 
+class SignDescent(Optimizer):
+    """An optimizer without a learning rate."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, _closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign() * 1e-3)
+
+
 def one_cycle(
     optimizer: Optimizer, epochs: int, steps_per_epoch: int, **more: float
 ) -> lr_scheduler.LRScheduler:

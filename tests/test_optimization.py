@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import recipe
 import torch
+from conftest import MakeTrainer
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
+from photofinish.errors import ConfigError
 from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
@@ -259,3 +261,13 @@ def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given
     assert our_learning_rates(custom, optimizer(), pct_start=0.25) == expected
     longer = our_learning_rates("one_cycle", optimizer(), epochs=2 * EPOCHS, steps_per_epoch=STEPS)
     assert longer[-1] > 2 * expected[-1]
+
+
+def test_an_optimizer_without_a_learning_rate_trains_but_not_with_a_warm_up(
+    trainer_of: MakeTrainer,
+) -> None:
+    settings = {"optimizer": {"name": f"{recipe.__file__}:SignDescent"}, "epochs": 1}
+    [(metrics, _)] = trainer_of(**settings).epochs()
+    assert metrics.learning_rate == 0.0
+    with pytest.raises(ConfigError, match="warmup_steps is 2, and the optimizer has no learning"):
+        trainer_of(**settings, warmup_steps=2)

@@ -313,6 +313,11 @@ class LearningRates:
         self._optimizer, self._warmup_steps = optimizer, experiment.warmup_steps
         self._steps_done = 0
         groups = optimizer.param_groups
+        if self._warmup_steps and any("lr" not in group for group in groups):
+            raise ConfigError(
+                f"warmup_steps is {self._warmup_steps}, and the optimizer has no learning rate (lr "
+                f"in its parameter groups): set 0"
+            )
         device = groups[0]["params"][0].device
         has_slots = is_accelerator(device) and all(group.get("fused") for group in groups)
         self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
@@ -349,11 +354,11 @@ class LearningRates:
 
     @property
     def rates(self) -> Rates:
-        """Learning rate of each parameter group in the next step."""
+        """Learning rate of each parameter group in the next step, or 0 for a group without one."""
         factor = 1.0
         if self._steps_done < self._warmup_steps:
             factor = (self._steps_done + 1) / self._warmup_steps
-        return tuple(float(group["lr"]) * factor for group in self._optimizer.param_groups)
+        return tuple(float(group.get("lr", 0.0)) * factor for group in self._optimizer.param_groups)
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Return a context in which the optimizer has the rates of the next step.
