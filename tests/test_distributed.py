@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -21,6 +22,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
+from photofinish.training.state import AveragedWeights
 from photofinish.training.world import DataParallelWorld
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
@@ -165,6 +167,14 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"
     ):
         run.check()
+
+
+def test_averaged_weights_share_the_process_group_which_cannot_be_copied() -> None:
+    group = threading.Lock()
+    network = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2, process_group=group))
+    averaged = AveragedWeights(network, 0.9).network
+    assert averaged[1].process_group is group  # type: ignore[index]
+    assert averaged[1] is not network[1]  # type: ignore[index]
 
 
 # -- DataParallel, whose GPUs are made up ----------
