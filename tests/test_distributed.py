@@ -169,6 +169,12 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         run.check()
 
 
+def test_uneven_shares_have_equally_many_parts(train: Train) -> None:
+    ranks = train(2, "dropout", batch_size=35, accumulate=17, optimizer=GENTLE)  # 18 and 17 images
+    assert len(ranks[0]["drawn"]) == len(ranks[1]["drawn"])
+    assert_same(*ranks)
+
+
 def test_averaged_weights_share_the_process_group_which_cannot_be_copied() -> None:
     group = threading.Lock()
     network = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2, process_group=group))

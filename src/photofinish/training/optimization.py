@@ -145,7 +145,7 @@ class Step:
         known only after the last part, so gradients are scaled at the end.
         """
         team, count = self._team, self._samples(number, batch)
-        parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
+        parts = self._split(number, batch)
         loss, weights = torch.zeros((), device=team.devices[0]), None
         state.optimizer.zero_grad()
         for part_number, part in enumerate(parts):
@@ -165,6 +165,19 @@ class Step:
             if parameter.grad is not None:
                 parameter.grad.mul_(count / weights)
         return loss * (team.size / weights)
+
+    def _split(self, number: int, batch: Batch) -> list[Batch]:
+        """Split a batch into parts, as many on each rank, since SyncBatchNorm waits in each."""
+
+        def parts_of(samples: int) -> int:
+            return -(-samples // max(1, -(-samples // self._parts)))
+
+        count, planned = samples_in(batch[1]), self._training.batch_samples(number)
+        smallest, largest = planned // self._team.size, -(-planned // self._team.size)
+        if parts_of(max(1, smallest)) == parts_of(largest):
+            return split_batch(batch, max(1, -(-count // self._parts)))
+        parts = min(self._parts, smallest)
+        return split_batch(batch, [(count + part) // parts for part in range(parts)])
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes this number of steps on one batch."""
