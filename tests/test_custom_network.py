@@ -81,6 +81,11 @@ def check(build: Build, make_experiment: MakeExperiment) -> Check:
 
 
 VALID = {
+    "a view of convolved images": network_file(
+        "self.last = nn.Linear(144, 3)",
+        "return self.last(self.inner(x).view(x.size(0), -1))",
+        "nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 2))",
+    ),
     "lazy, batch norm and dropout": network_file(
         inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(), "
         "nn.LazyLinear(3))"
