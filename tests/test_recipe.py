@@ -232,6 +232,12 @@ def test_a_batch_in_parts_gives_the_same_within_rounding(
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
 
 
+def test_losses_of_parts_add_up_on_the_output_device(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(accumulate=2, optimizer=SGD_SETTINGS)
+    trainer.team.devices = (torch.device("meta"),)  # as DataParallel's first device is another
+    assert trainer.step(trainer.state, 0, trainer.training.first()).isfinite()
+
+
 def test_a_training_stops_early_with_the_weights_of_its_best_epoch_also_when_resumed(
     trainer_of: MakeTrainer,
 ) -> None:

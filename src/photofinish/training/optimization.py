@@ -146,7 +146,7 @@ class Step:
         """
         team, count = self._team, self._samples(number, batch)
         parts = self._split(number, batch)
-        loss, weights = torch.zeros((), device=team.devices[0]), None
+        loss, weights = torch.zeros((), device=team.output_device), None
         state.optimizer.zero_grad()
         for part_number, part in enumerate(parts):
             is_last = part_number == len(parts) - 1
