@@ -28,6 +28,26 @@ def rising_and_falling(optimizer: Optimizer, total_steps: int) -> lr_scheduler.L
     return lr_scheduler.SequentialLR(optimizer, [rising, falling], [half])
 
 
+class SignDescent(Optimizer):
+    """An optimizer without a learning rate."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, _closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(parameter.grad.sign() * 1e-3)
+
+
+def one_cycle(
+    optimizer: Optimizer, epochs: int, steps_per_epoch: int, **more: float
+) -> lr_scheduler.LRScheduler:
+    sizes = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "cycle_momentum": False}
+    return lr_scheduler.OneCycleLR(optimizer, 0.4, **sizes, **more)  # type: ignore[arg-type]
+
+
 def then_away(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
     """From the fourth epoch on, climb instead of descending."""
     return lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0 if epoch < 3 else -0.5)
@@ -37,13 +57,34 @@ def backwards(targets: torch.Tensor, seed: int) -> torch.Tensor:
     return torch.arange(len(targets)).flip(0) if seed else torch.arange(len(targets))
 
 
+def shuffled(targets: torch.Tensor, _seed: int) -> torch.Tensor:
+    return torch.randperm(len(targets))
+
+
 def noisy(images: torch.Tensor, targets: torch.Tensor) -> Batch:
     return images + 0.1 * torch.randn(images.shape), targets
+
+
+def doubling(images: torch.Tensor, targets: torch.Tensor) -> Batch:
+    return torch.cat([images, images.flip(-1)]), torch.cat([targets, targets])
+
+
+def both(outputs: Batch, targets: Batch) -> torch.Tensor:
+    return cross_entropy(outputs[0], targets[0]) + cross_entropy(outputs[1], targets[1])
 
 
 def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
     images, targets = batch
     return cross_entropy(network(images), targets, label_smoothing=smoothing)
+
+
+class AnnealedStep:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, network: nn.Module, batch: Batch) -> torch.Tensor:
+        self.calls += 1
+        return min(1.0, self.calls / 100) * margin_step(network, batch)
 
 
 def mixing_step(network: nn.Module, batch: Batch) -> torch.Tensor:

@@ -6,22 +6,31 @@ import copy
 import gc
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import recipe
 import torch
 from conftest import CustomFiles, MakeExperiment
 from torch import nn
 
+from photofinish.config.experiment import ExperimentPlan
+from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.networks import CustomModel
+from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
+from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
+from photofinish.runs.run import Run
+from photofinish.runs.setup import Setup
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
+from photofinish.training.world import World
 
 SHAPE, CLASSES = (1, 8, 8), 3
 HEAD = "import numpy as np, os, random, time, torch\nfrom torch import nn\n"
@@ -72,6 +81,11 @@ def check(build: Build, make_experiment: MakeExperiment) -> Check:
 
 
 VALID = {
+    "a view of convolved images": network_file(
+        "self.last = nn.Linear(144, 3)",
+        "return self.last(self.inner(x).view(x.size(0), -1))",
+        "nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 2))",
+    ),
     "lazy, batch norm and dropout": network_file(
         inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(), "
         "nn.LazyLinear(3))"
@@ -205,3 +219,29 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+
+
+def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
+    loss = Loss(CustomLoss(name=f"{recipe.__file__}:both"), "custom", CPU)
+    outputs = tuple(torch.zeros(0, 3, requires_grad=True) for _ in range(2))
+    total, weight = loss.sum_and_weight(outputs, (torch.zeros(0), torch.zeros(0)))
+    total.backward()
+    assert [output.grad is not None for output in outputs] == [True, True]
+    assert (total.item(), weight) == (0.0, 0.0)
+
+
+def test_a_training_step_that_keeps_state_is_refused_also_beside_a_validation_step(
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+) -> None:
+    own = f"{recipe.__file__}:"
+    experiment = make_experiment(
+        step={"name": f"{own}AnnealedStep"}, validation_step={"name": f"{own}margin_step"}
+    )
+    plan = ExperimentPlan.model_validate(experiment.model_dump() | {"custom_code": {"recipe": ""}})
+    run = Run("small", "cpu", plan, cpu_host, packed_split.folder, tmp_path)
+    setup = Setup(run, CPU, World(CPU))
+    with pytest.raises(UserError, match="doesn't repeat"):
+        setup.check_custom_code(setup.new_network())

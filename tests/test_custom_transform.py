@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -69,6 +70,39 @@ def test_a_sample_that_a_sampler_draws_again_changes_again(load: Load) -> None:
     rows = torch.cat([rows for _, rows in again]).tolist()
     shades = torch.cat([images[:, 0, 0, 0] for images, _ in again]).tolist()
     assert len(set(rows)) < len(set(zip(rows, shades, strict=True)))
+
+
+COLLATE = """
+from torch.utils.data import default_collate
+def noise(samples):
+    images, rows = default_collate(samples)
+    drawn = torch.rand(1) + np.random.rand() + random.random()
+    return images + drawn, rows
+"""
+
+
+def test_collate_draws_by_seed_epoch_and_batch_whoever_collates(
+    custom_files: CustomFiles, make_experiment: MakeExperiment
+) -> None:
+    file = custom_files.write("c.py", HEAD + COLLATE)
+
+    def load(workers: int, seed: int = 0) -> Batches:
+        loader = {"name": "loader", "workers": workers, "collate": f"{file}:noise"}
+        experiment = make_experiment(input=loader, batch_size=5, seed=seed)
+        packed = Part("train", IMAGES, np.arange(12), Normaliser((), ()))
+        return make_batches(experiment, packed, CPU)
+
+    def drawn(batches: Batches, epoch: int) -> list[float]:
+        return [
+            round(float(images[0, 0, 0, 0] - rows[0]), 4)
+            for images, rows in batches.train_batches(epoch)
+        ]
+
+    state = torch.get_rng_state(), random.getstate()
+    first, second = drawn(load(0), 0), drawn(load(0), 1)
+    assert (torch.get_rng_state().tolist(), random.getstate()) == (state[0].tolist(), state[1])
+    assert len({*first, *second, *drawn(load(0, seed=1), 0)}) == 9
+    assert [drawn(load(2), epoch) for epoch in (1, 0)] == [second, first]
 
 
 BY_A_CLASS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import recipe
 import torch
 from conftest import MakeExperiment
 from rank_process import run_rank
@@ -20,12 +22,15 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.runs.run import Run
+from photofinish.training.state import AveragedWeights
 from photofinish.training.world import DataParallelWorld
 
 GENTLE = {"name": "sgd", "lr": 0.003, "momentum": 0.9}
 CNN = {"name": "cnn", "channels": (4, 6), "padding": 1, "hidden": (8,)}
 PLATEAU = {"name": "reduce_on_plateau", "patience": 0}
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.05}
+DOUBLING = {"name": f"{recipe.__file__}:doubling"}
+FREEZING = {"name": f"{recipe.__file__}:two_rates", "lr": 0.003}
 Train = Callable[..., list[dict[str, Any]]]
 
 
@@ -85,8 +90,10 @@ def test_processes_that_read_different_projects_are_refused_by_name(
         (2, 35, {"input": {"name": "loader"}, "schedule": PLATEAU, "epochs": 4}),
         (2, 16, {"optimizer": {"name": "adamw", "lr": 0.01}, "schedule": ONE_CYCLE}),
         (2, 16, {"precision": "fp16"}),
+        (2, 35, {"batch_transform": DOUBLING}),
+        (2, 35, {"model": {"name": "mlp", "hidden": (8, 8)}, "optimizer": FREEZING, "ema": 0.9}),
     ],
-    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16"],
+    ids=["plain", "channels last", "loader", "plateau", "one cycle", "fp16", "doubled", "frozen"],
 )
 def test_several_processes_learn_what_one_learns_from_the_same_batches(
     train: Train, processes: int, batch_size: int, changes: dict[str, Any]
@@ -160,6 +167,20 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         ConfigError, match=r"experiments\.tiny\.batch_size is 3, and 4 .*devices\.cpu\.processes"
     ):
         run.check()
+
+
+def test_uneven_shares_have_equally_many_parts(train: Train) -> None:
+    ranks = train(2, "dropout", batch_size=35, accumulate=17, optimizer=GENTLE)  # 18 and 17 images
+    assert len(ranks[0]["drawn"]) == len(ranks[1]["drawn"])
+    assert_same(*ranks)
+
+
+def test_averaged_weights_share_the_process_group_which_cannot_be_copied() -> None:
+    group = threading.Lock()
+    network = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2, process_group=group))
+    averaged = AveragedWeights(network, 0.9).network
+    assert averaged[1].process_group is group  # type: ignore[index]
+    assert averaged[1] is not network[1]  # type: ignore[index]
 
 
 # -- DataParallel, whose GPUs are made up ----------

@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import recipe
 import torch
+from conftest import MakeTrainer
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
+from photofinish.errors import ConfigError
 from photofinish.training import optimization
 from photofinish.training.optimization import (
     DeviceLearningRates,
@@ -68,8 +71,9 @@ def optimizer_settings(name: str, **changes: Any) -> params.Optimizer:
     return adapter.validate_python({"name": name, "lr": LR, **changes})
 
 
-def schedule_for(name: str, optimizer: Optimizer) -> LearningRates:
-    settings = TypeAdapter(params.Schedule).validate_python({"name": name, **SCHEDULES[name]})
+def schedule_for(name: str, optimizer: Optimizer, **changes: Any) -> LearningRates:
+    given = {"name": name, **SCHEDULES.get(name, {}), **changes}
+    settings = TypeAdapter(params.Schedule).validate_python(given)
     experiment: Any = SimpleNamespace(schedule=settings, epochs=EPOCHS, warmup_steps=0)
     return LearningRates(experiment, optimizer, STEPS)
 
@@ -107,9 +111,9 @@ def test_norms_and_biases_have_no_weight_decay() -> None:
             optimizer_settings(other, weight_decay_exclude="norms and biases")
 
 
-def our_learning_rates(name: str, optimizer: Optimizer) -> list[float]:
+def our_learning_rates(name: str, optimizer: Optimizer, **changes: Any) -> list[float]:
     """Return the learning rate of each step."""
-    schedule, rates = schedule_for(name, optimizer), []
+    schedule, rates = schedule_for(name, optimizer, **changes), []
     for loss in VALIDATION_LOSSES:
         for _ in range(STEPS):
             rates.append(schedule.learning_rate)
@@ -246,3 +250,24 @@ def test_every_step_has_the_learning_rate_of_pytorchs_own_scheduler(
     settings = optimizer_settings(optimizer_name)
     ours, theirs = (build_optimizer(settings, [nn.Parameter(torch.ones(1))]) for _ in range(2))
     assert our_learning_rates(name, ours) == their_learning_rates(name, theirs)
+
+
+def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given() -> None:
+    def optimizer() -> Optimizer:
+        return torch.optim.SGD([nn.Parameter(torch.ones(1))], LR)
+
+    expected = their_learning_rates("one_cycle", optimizer())
+    custom = f"{recipe.__file__}:one_cycle"
+    assert our_learning_rates(custom, optimizer(), pct_start=0.25) == expected
+    longer = our_learning_rates("one_cycle", optimizer(), epochs=2 * EPOCHS, steps_per_epoch=STEPS)
+    assert longer[-1] > 2 * expected[-1]
+
+
+def test_an_optimizer_without_a_learning_rate_trains_but_not_with_a_warm_up(
+    trainer_of: MakeTrainer,
+) -> None:
+    settings = {"optimizer": {"name": f"{recipe.__file__}:SignDescent"}, "epochs": 1}
+    [(metrics, _)] = trainer_of(**settings).epochs()
+    assert metrics.learning_rate == 0.0
+    with pytest.raises(ConfigError, match="warmup_steps is 2, and the optimizer has no learning"):
+        trainer_of(**settings, warmup_steps=2)

@@ -20,10 +20,11 @@ from torch.optim import SGD, Optimizer, RMSprop, lr_scheduler
 from torchmetrics.functional import auroc
 from torchvision.transforms import v2
 
+from photofinish.config.experiment import Sampler
 from photofinish.errors import ConfigError, UserError
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import derived_seed, seed_epoch
-from photofinish.training.samplers import balanced_weights
+from photofinish.training.samplers import balanced_weights, make_sampler
 from photofinish.training.trainer import Trainer
 
 EPOCHS = 3
@@ -212,15 +213,29 @@ def test_it_resumes_exactly(
     assert weights_of(whole.result) == weights_of(resumed.result)
 
 
-@pytest.mark.parametrize("loss", [None, {"name": "cross_entropy", "weight": (1.0, 5.0, 2.0)}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"loss": {"name": "cross_entropy", "weight": (1.0, 5.0, 2.0)}},
+        {"batch_transform": {"name": f"{OWN}doubling"}},
+    ],
+    ids=str,
+)
 def test_a_batch_in_parts_gives_the_same_within_rounding(
-    trainer_of: MakeTrainer, loss: dict[str, Any] | None
+    trainer_of: MakeTrainer, settings: dict[str, Any]
 ) -> None:
     runs = []
     for accumulate in (1, 3):
-        trainer = trainer_of(loss=loss, accumulate=accumulate, optimizer=SGD_SETTINGS)
+        trainer = trainer_of(accumulate=accumulate, optimizer=SGD_SETTINGS, **settings)
         runs.append([metrics.training_loss for metrics, _ in trainer.epochs()])
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
+
+
+def test_losses_of_parts_add_up_on_the_output_device(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(accumulate=2, optimizer=SGD_SETTINGS)
+    trainer.team.devices = (torch.device("meta"),)  # as DataParallel's first device is another
+    assert trainer.step(trainer.state, 0, trainer.training.first()).isfinite()
 
 
 def test_a_training_stops_early_with_the_weights_of_its_best_epoch_also_when_resumed(
@@ -270,6 +285,17 @@ def test_balanced_draws_each_class_and_each_label_alike() -> None:
     assert sums == pytest.approx([1.0, 1.0, 1.0])
     with pytest.raises(ConfigError):
         balanced_weights(torch.rand(5, 1))
+
+
+def test_a_sampler_that_ignores_its_seed_draws_the_same_rows_in_each_rank() -> None:
+    settings = Sampler.model_validate({"name": f"{OWN}shuffled"})
+    orders = []
+    for rank in range(2):
+        torch.manual_seed(rank)
+        choose = make_sampler(settings, torch.arange(20), seed=0)
+        orders.append((choose(0).tolist(), choose(1).tolist()))
+    assert orders[0] == orders[1]
+    assert orders[0][0] != orders[0][1]
 
 
 def test_a_gan_steps_its_own_optimizers_and_resumes_exactly(trainer_of: MakeTrainer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import nn
@@ -18,11 +20,12 @@ from photofinish.models.registry import build_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
 from photofinish.training.custom_check import validate_custom_model
-from photofinish.training.custom_step import step_with_a_loss
+from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
+from photofinish.training.optimization import build_optimizers
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer
@@ -75,8 +78,12 @@ class Setup:
             criterion = Loss.of(experiment, manifest.task, self.device)
         batch = self.training.first()
         outputs = len(manifest.class_names)
-        step = step_with_a_loss(experiment)
-        validate_custom_model(experiment, network, criterion, batch, outputs, step)
+        check = partial(validate_custom_model, experiment, network, criterion, batch, outputs)
+        check(step_with_a_loss(experiment))
+        if experiment.step and experiment.validation_step:
+            optimizers = build_optimizers(experiment.optimizer, copy.deepcopy(network))
+            if len(optimizers) == 1:  # a step of several needs them
+                check(CustomStep(experiment.step))
 
     def new_trainer(self, network: nn.Module | None = None) -> Trainer:
         network = self.new_network() if network is None else network

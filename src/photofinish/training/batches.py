@@ -44,8 +44,8 @@ def first_samples(batch: Batch, count: int) -> Batch:
     return map_batch(lambda tensor: tensor[:count], batch)
 
 
-def split_batch(batch: Batch, size: int) -> list[Batch]:
-    """Split a batch into parts of `size` samples. The last part may be smaller."""
+def split_batch(batch: Batch, size: int | list[int]) -> list[Batch]:
+    """Split a batch into parts of `size` samples, or sizes. The last part may be smaller."""
     parts = [torch.split(tensor, size) for tensor in tensors_of(batch)]
     return [as_batch(tensors, batch) for tensors in zip(*parts, strict=True)]
 

@@ -14,7 +14,7 @@ from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import as_function, run_custom_code, seed_generators
 from photofinish.data.ragged import Ragged
 from photofinish.errors import UserError
-from photofinish.models.custom import generators_kept
+from photofinish.models.custom import generators_kept, generators_seeded
 from photofinish.nested import Nested, leaves, map_nested, samples_in
 from photofinish.training.batches import (
     SEEDS,
@@ -58,6 +58,8 @@ class LoadedSamples(Dataset[Batch]):
             self._targets = to_tensor(part.labels)
         self._may_change = settings.eval_transform is not None
         self._has_collate = settings.collate is not None
+        self._keys: list[Key] = []
+        """Keys of the samples that were read last, which seed a custom `collate`."""
         self.make_batch: Any = default_collate
         if given := settings.collate:
             with run_custom_code(f"collate {given.name} can't be made"):
@@ -74,6 +76,7 @@ class LoadedSamples(Dataset[Batch]):
 
         Keeping the generators' states takes ten times as long as seeding, so it is done once.
         """
+        self._keys = keys
         custom = self.part.read, self.transform, self._eval_transform
         may_draw = any(each is not None for each in custom)
         with generators_kept() if may_draw else nullcontext():
@@ -139,7 +142,12 @@ class LoadedSamples(Dataset[Batch]):
 
     def collate(self, samples: list[Batch]) -> Batch:
         """Collate samples. A rank without a share of a small last batch gets an empty batch."""
-        inputs, targets = self.make_batch(samples or [self[0, None, None, 0]])
+        some = samples or [self[0, None, None, 0]]
+        if not self._has_collate:
+            inputs, targets = self.make_batch(some)
+        else:
+            with generators_seeded(derived_seed("collate", self._seed, *self._keys) % SEEDS):
+                inputs, targets = self.make_batch(some)
         batch = _as_tuple(inputs), _as_tuple(targets)
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
 

@@ -172,7 +172,8 @@ class Loss:
             is_counted = targets != self.task.ignore_index
             return total, (weights[targets.where(is_counted, 0)] * is_counted).sum()
         if not count:
-            nothing = leaves(outputs)[0].sum() * 0.0
+            # DDP waits for the gradients of every output.
+            nothing = sum(leaf.sum() for leaf in leaves(outputs)) * 0.0
             return nothing, nothing.detach().float() if self._is_custom else 0
         total, weight = self._checked(self._loss(outputs, targets))
         if weight is None:

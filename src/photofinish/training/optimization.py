@@ -54,6 +54,8 @@ class Step:
             )
         self._criterion, self._team, self._training = criterion, team, training
         self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
+        collates = experiment.input.name == "loader" and experiment.input.collate is not None
+        self._counts_samples = collates or experiment.batch_transform is not None
         self.autocast = autocast(team.devices[0], experiment.precision)
         """Context of the forward pass and the loss, entered in each step, but not inside itself."""
         self.why = ""
@@ -118,7 +120,16 @@ class Step:
         total, weight = self._sum_and_weight(state, batch)
         if isinstance(weight, torch.Tensor):
             return total * (self._team.size / self._team.all_reduce(weight))
-        return total * (self._team.size / self._training.batch_samples(number))
+        return total * (self._team.size / self._samples(number, batch))
+
+    def _samples(self, number: int, batch: Batch) -> Weight:
+        """Return the number of samples in a batch, over all ranks, as custom code may change it."""
+        if self._team.size == 1:
+            return samples_in(batch[1])
+        if not self._counts_samples:
+            return self._training.batch_samples(number)
+        count = torch.tensor(float(samples_in(batch[1])), device=self._team.devices[0])
+        return self._team.all_reduce(count)
 
     def _sum_and_weight(self, state: TrainState, batch: Batch) -> tuple[torch.Tensor, Weight]:
         """Return this rank's summed loss, and the weight to divide it by for the mean."""
@@ -133,9 +144,9 @@ class Step:
         Each part's loss is divided by the number of samples. If the loss has weights, their sum is
         known only after the last part, so gradients are scaled at the end.
         """
-        team, count = self._team, self._training.batch_samples(number)
-        parts = split_batch(batch, max(1, -(-samples_in(batch[1]) // self._parts)))
-        loss, weights = torch.zeros((), device=team.devices[0]), None
+        team, count = self._team, self._samples(number, batch)
+        parts = self._split(number, batch)
+        loss, weights = torch.zeros((), device=team.output_device), None
         state.optimizer.zero_grad()
         for part_number, part in enumerate(parts):
             is_last = part_number == len(parts) - 1
@@ -154,6 +165,19 @@ class Step:
             if parameter.grad is not None:
                 parameter.grad.mul_(count / weights)
         return loss * (team.size / weights)
+
+    def _split(self, number: int, batch: Batch) -> list[Batch]:
+        """Split a batch into parts, as many on each rank, since SyncBatchNorm waits in each."""
+
+        def parts_of(samples: int) -> int:
+            return -(-samples // max(1, -(-samples // self._parts)))
+
+        count, planned = samples_in(batch[1]), self._training.batch_samples(number)
+        smallest, largest = planned // self._team.size, -(-planned // self._team.size)
+        if parts_of(max(1, smallest)) == parts_of(largest):
+            return split_batch(batch, max(1, -(-count // self._parts)))
+        parts = min(self._parts, smallest)
+        return split_batch(batch, [(count + part) // parts for part in range(parts)])
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
         """Return a function that takes this number of steps on one batch."""
@@ -302,12 +326,18 @@ class LearningRates:
         self._optimizer, self._warmup_steps = optimizer, experiment.warmup_steps
         self._steps_done = 0
         groups = optimizer.param_groups
+        if self._warmup_steps and any("lr" not in group for group in groups):
+            raise ConfigError(
+                f"warmup_steps is {self._warmup_steps}, and the optimizer has no learning rate (lr "
+                f"in its parameter groups): set 0"
+            )
         device = groups[0]["params"][0].device
         has_slots = is_accelerator(device) and all(group.get("fused") for group in groups)
         self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
         self._scheduler: lr_scheduler.LRScheduler | None = None
         self._moves_each_step = False
         settings, epochs = experiment.schedule, experiment.epochs
+        given = settings.arguments
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
@@ -321,10 +351,14 @@ class LearningRates:
             "steps_per_epoch": steps_per_epoch,
             "cycle_momentum": False,  # it would override the momentum in params.yaml
         }
+        if not is_reference(settings.name) and {"epochs", "steps_per_epoch"} & given.keys():
+            del offered["total_steps"]  # it would override them
         build = reference.load()
-        arguments = accepted_arguments(build, offered, settings.arguments)
+        arguments = accepted_arguments(build, offered, given)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
+        if not settings.every and not {"T_max", "total_steps"} & arguments.keys():
+            self._moves_each_step = type(self._scheduler).__name__ in MOVED_BY_STEPS
 
     @property
     def learning_rate(self) -> float:
@@ -333,11 +367,11 @@ class LearningRates:
 
     @property
     def rates(self) -> Rates:
-        """Learning rate of each parameter group in the next step."""
+        """Learning rate of each parameter group in the next step, or 0 for a group without one."""
         factor = 1.0
         if self._steps_done < self._warmup_steps:
             factor = (self._steps_done + 1) / self._warmup_steps
-        return tuple(float(group["lr"]) * factor for group in self._optimizer.param_groups)
+        return tuple(float(group.get("lr", 0.0)) * factor for group in self._optimizer.param_groups)
 
     def applied(self, slot: torch.Tensor | None = None) -> AbstractContextManager[None]:
         """Return a context in which the optimizer has the rates of the next step.

@@ -10,6 +10,7 @@ import torch
 from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import as_function, run_custom_code
 from photofinish.errors import ConfigError, UserError
+from photofinish.models.custom import generators_seeded
 from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import SEEDS, derived_seed, stream
 
@@ -31,10 +32,10 @@ def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], 
     choose = as_function(CodeReference.of(settings.name).load(), settings.arguments)
 
     def custom(epoch: int) -> torch.Tensor:
-        with run_custom_code(f"sampler {settings.name} fails"):
-            rows = choose(
-                map_nested(torch.clone, targets), derived_seed("sampler", seed, epoch) % SEEDS
-            )
+        drawn = derived_seed("sampler", seed, epoch) % SEEDS
+        # Ranks must draw alike, also in a function that ignores its seed.
+        with generators_seeded(drawn), run_custom_code(f"sampler {settings.name} fails"):
+            rows = choose(map_nested(torch.clone, targets), drawn)
             rows = torch.as_tensor(rows, dtype=torch.int64)
         count = samples_in(targets)
         if rows.shape != (count,) or rows.min() < 0 or rows.max() >= count:

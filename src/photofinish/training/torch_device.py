@@ -157,11 +157,13 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     """Return channels_last for a network that convolves, else the contiguous format.
 
     fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where
-    channels_last was not measured (docs/evidence.md has the figures).
+    channels_last was not measured (docs/evidence.md has the figures). So does a custom network that
+    `build_custom` found to fail in channels_last.
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"
     is_unsafe = device.type == "cpu" and any(map(_is_unsafe_channels_last, convolutions))
+    is_unsafe |= hasattr(network, "needs_contiguous")
     if not convolutions or is_fp32_cuda or is_unsafe or device.type == "mps":
         return torch.contiguous_format
     return torch.channels_last

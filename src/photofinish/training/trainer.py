@@ -91,7 +91,7 @@ class Trainer:
         self.network = self.team.adapt(network)
         if experiment.model.compile:
             compile_network(self.network, deterministic=experiment.deterministic)
-        self.state = self.fresh_state(self.team.parallel(self.network), layout)
+        self.state = self.fresh_state(self.network, layout)
         self.progress = Progress()
         self.best_weights: dict[str, torch.Tensor] = {}
         """Weights of the best epoch, on the CPU. Empty without `early_stopping`."""
@@ -99,7 +99,7 @@ class Trainer:
         """Number of steps so far. A progress bar reads it from another thread."""
 
     def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
-        """Create a fresh optimizer, schedule and gradient scaler for `network`."""
+        """Create a fresh optimizer, schedule and gradient scaler, and wrap the network."""
         experiment, itself = self.experiment, self.team.unwrapped(network)
         scaler = gradient_scaler(self.device, experiment.precision)
         is_scaled = scaler.is_enabled()
@@ -107,6 +107,8 @@ class Trainer:
         if len(optimizers) > 1:
             check_several_optimizers(experiment)
         schedule = LearningRates(experiment, optimizers[0], self.steps_per_epoch)
+        if network is itself:  # not before: DDP must see which layers an optimizer froze
+            network = self.team.parallel(network)
         average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
         return TrainState(network, optimizers, schedule, scaler, layout, average)
 
@@ -287,7 +289,7 @@ class Trainer:
         # A copy of a compiled network would be compiled again.
         elif self.team.size == 1 and not self.experiment.model.compile:
             scratch = copy.deepcopy(network).to(memory_format=layout)
-            yield self.fresh_state(self.team.parallel(scratch.train()), layout)
+            yield self.fresh_state(scratch.train(), layout)
         else:
             before = copy.deepcopy(network.state_dict())
             try:
