@@ -11,7 +11,8 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
-from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
+from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
 from photofinish.config.networks import LinearModel
 from photofinish.errors import ConfigError
@@ -45,6 +46,10 @@ GPU = "gpu: {kind: auto, count: 1, if_missing: skip}"
 DIGITS = "{source: digits, validation: 0.15, test: 0.15}"
 LINEAR = "linear: {dataset: digits, model: linear}"
 LR = "optimizer: {lr: 0.05}"
+UNNAMED = """epochs: 10
+  augmentation: {crop_padding: 4}
+  early_stopping: {patience: 1, min_delta: 0.1}"""
+ACCURACY = "{monitor: validation_accuracy, patience: 9}"
 
 # What is changed in GOOD, to what, the line and key of the only problem, and a part of its text.
 PROBLEMS = [
@@ -301,6 +306,24 @@ MERGED: dict[str, Merged] = {
         [(LR, "optimizer: {name: adam, lr: 1e-3}")],
         "mlp",
         {"optimizer": Optimizer(name="adam", lr=0.001)},
+    ),
+    "another spelling of its name is the same kind": (
+        [(LR, "optimizer: {name: SGD, lr: 0.05}")],
+        "mlp",
+        {"optimizer": Optimizer(**SGD_SETTINGS | {"name": "SGD", "lr": 0.05})},
+    ),
+    "blocks without a name are merged, too": (
+        [("epochs: 10", UNNAMED), (LR, "augmentation: {flip: 0.2}, early_stopping: {patience: 9}")],
+        "mlp",
+        {
+            "augmentation": Augmentation(flip=0.2, crop_padding=4),
+            "early_stopping": EarlyStopping(patience=9, min_delta=0.1),
+        },
+    ),
+    "another value to follow replaces the whole block": (
+        [("epochs: 10", UNNAMED), (LR, f"early_stopping: {ACCURACY}")],
+        "mlp",
+        {"early_stopping": EarlyStopping(monitor="validation_accuracy", patience=9)},
     ),
     "a name alone is short for a block with that name": (
         [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
