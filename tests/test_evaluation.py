@@ -142,6 +142,26 @@ def test_a_custom_network_keeps_its_precision(
     assert scores.test_loss == pytest.approx(expected, rel=1e-5)
 
 
+NOISY = """
+import torch
+from torch import nn
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 3)
+    def forward(self, images):
+        return super().forward(images.flatten(1)) + torch.randn(len(images), 3)
+"""
+
+
+def test_noise_is_drawn_alike_for_each_device(
+    leave: Leave, custom_files: CustomFiles, packed_split: PackedSplit
+) -> None:
+    model = CustomModel(name=custom_files.write("net.py", NOISY) + ":Net")
+    folder = leave(build_model(model, (1, 8, 8), 3, seed=5), model=model)
+    devices = evaluate("noisy", {"cpu": folder, "gpu": folder}, packed_split).evaluation.devices
+    assert devices["cpu"] == devices["gpu"]
+
+
 def test_an_infinite_loss_on_the_test_data_is_refused(
     leave: Leave, network: torch.nn.Module, packed_split: PackedSplit
 ) -> None:

@@ -19,6 +19,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.evaluation.scores import SCORES, Array, scores_of_classes
+from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
 from photofinish.training.batches import Batch, Normaliser
@@ -44,8 +45,14 @@ class Scored(NamedTuple):
 def score(
     network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics = ()
 ) -> Scored:
-    """Score one network on the test samples."""
-    network = network.eval()
+    """Score one network on the test samples. Draws are the same for each device and run."""
+    with generators_seeded(record.experiment.seed):
+        return _score(network.eval(), record, split, metrics)
+
+
+def _score(
+    network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics
+) -> Scored:
     step = step_with_a_loss(record.experiment)
     if step and _predicts_nothing(network, record, split):
         return _score_by_step(network, step, record, split, metrics)
