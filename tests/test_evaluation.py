@@ -18,6 +18,7 @@ from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
+from photofinish.evaluation.judges import score
 from photofinish.evaluation.scores import scores_of_classes, scores_of_labels
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
@@ -115,6 +116,20 @@ def test_a_network_read_back_is_scored_on_the_test_images(
         f"{actual},{found},{found}"
         for actual, found in zip(labels.tolist(), predicted.tolist(), strict=True)
     ]
+
+
+def test_large_samples_are_scored_in_the_batches_of_the_training(
+    leave: Leave,
+    network: torch.nn.Module,
+    packed_split: PackedSplit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("photofinish.training.input_paths._VALIDATION_BYTES", 1)
+    record, sizes = records.read_training(leave(network, batch_size=7)), list[int]()
+    assert isinstance(record, records.TrainingRecord)
+    network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
+    score(network, record, packed_split)
+    assert max(sizes) == 7
 
 
 CUSTOM = """

@@ -24,13 +24,15 @@ from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
+from photofinish.training.input_paths import validation_batch_size
 from photofinish.training.loading import LoadedSamples
 from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU
 
-_BATCH_SIZE = 1000
+_MOST_SAMPLES = 1000
+"""Largest batch, as double precision takes twice the memory of validation."""
 
 
 class Scored(NamedTuple):
@@ -233,7 +235,7 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
         return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")
-    size = size if record.target_shape else _BATCH_SIZE
+    size = min(_MOST_SAMPLES, validation_batch_size(record.experiment, inputs, CPU))
     for start in range(0, samples_in(targets), size):
         read = partial(_read, slice(start, start + size))
         yield map_nested(normalise, map_nested(read, inputs)), map_nested(read, targets)
