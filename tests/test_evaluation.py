@@ -85,6 +85,12 @@ def test_a_single_label_is_scored_by_its_yes() -> None:
     assert (scores.macro_f1, scores.test_accuracy) == pytest.approx((2 / 3, 2 / 3))
 
 
+def test_the_mean_f1_is_of_the_classes_that_occur_among_targets_or_predictions() -> None:
+    scores = scores_of_classes(ACTUAL[:3], ACTUAL[:3], 0.5, NAMES)
+    assert (scores.macro_f1, scores.classes["owl"].f1) == (1, 0)
+    assert scores_of_classes(ACTUAL[:3], PREDICTED[:3], 0.5, NAMES).macro_f1 == pytest.approx(2 / 5)
+
+
 def outputs_of(network: torch.nn.Module, packed: PackedSplit) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a network's outputs for the test part, and the part's labels."""
     normalise = Normaliser(packed.manifest.mean, packed.manifest.std)
