@@ -14,6 +14,7 @@ from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accel
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
+from photofinish.config.loss_settings import BceWithLogits, CrossEntropy
 from photofinish.config.networks import LinearModel
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import check_data_parallel
@@ -329,6 +330,16 @@ MERGED: dict[str, Merged] = {
         [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
         "mlp",
         {"schedule": Schedule(name="cosine", eta_min=0.01), "input": LoaderInput(name="loader")},
+    ),
+    "a loss has a weight for each class": (
+        [(LR, "loss: {name: cross_entropy, weight: [1, 2.5]}")],
+        "mlp",
+        {"loss": CrossEntropy(name="cross_entropy", weight=(1.0, 2.5))},
+    ),
+    "a loss has a weight for each label": (
+        [(LR, "loss: {name: BCEWithLogitsLoss, pos_weight: [1, 2.5]}")],
+        "mlp",
+        {"loss": BceWithLogits(name="bce_with_logits", pos_weight=(1.0, 2.5))},
     ),
     "an experiment needs no defaults": (
         [
