@@ -6,6 +6,7 @@ import copy
 import gc
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
+from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
@@ -205,3 +207,22 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     loss = Loss(experiment.loss, "classes", CPU)
     with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+
+
+def test_a_validation_step_needs_no_gradient(
+    custom_files: CustomFiles, make_experiment: MakeExperiment
+) -> None:
+    source = """
+import torch
+@torch.no_grad()
+def errors(network, batch):
+    return (network(batch[0]).argmax(1) != batch[1]).float().mean()
+"""
+    errors = {"name": f"{custom_files.write('steps.py', source)}:errors"}
+    network, loss = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)), Loss(None, "classes", CPU)
+    refused = pytest.raises(UserError, match="does not require grad")
+    for key, ends in (("validation_step", nullcontext()), ("step", refused)):
+        experiment = make_experiment(**{key: errors})
+        step = step_with_a_loss(experiment)
+        with ends:
+            validate_custom_model(experiment, network, loss, a_batch(), CLASSES, step)
