@@ -75,6 +75,16 @@ PROBLEMS = [
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (LR, "schedule: {eta_min: 1}", "16  experiments.mlp.schedule", "constant schedule has no"),
+    *(
+        ("schedule: constant", f"schedule: {{name: {name}}}", "6  defaults.schedule", text)
+        for name, text in (
+            (
+                "reduce_on_plateau, every: step",
+                "every: step: it follows the validation loss of an epoch",
+            ),
+            ("ReduceLROnPlateau, mode: max", "mode: max: this follows the validation loss"),
+        )
+    ),
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),

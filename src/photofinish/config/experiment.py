@@ -140,6 +140,14 @@ class Schedule(_PytorchClass):
             raise SettingError("constant", names=", ".join(self.model_extra))
         return self
 
+    @model_validator(mode="after")
+    def _check_plateau(self) -> Self:
+        if self.follows_validation and self.every == "step":
+            raise SettingError("plateau each step")
+        if self.follows_validation and self.arguments.get("mode") == "max":
+            raise SettingError("plateau of a maximum")
+        return self
+
 
 class ResidentInput(Settings):
     """Input from samples that are all kept on the device."""
