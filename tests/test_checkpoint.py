@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import OrderedDict
@@ -74,6 +75,15 @@ def test_checkpoints_take_a_thirtieth_of_the_time_where_writing_one_is_slow(
 def test_numbers_of_numpy_such_as_a_schedules_are_loaded_again(store: CheckpointStore) -> None:
     store.save(4, {"schedule": {"last_lr": [np.float64(0.5)]}, "network": OrderedDict()})
     assert store.load_latest() == {"schedule": {"last_lr": [0.5]}, "network": {}}
+
+
+def test_a_schedules_functions_are_left_out(store: CheckpointStore) -> None:
+    def double(epoch: int) -> int:
+        return 2 * epoch
+
+    schedule = {"last_epoch": 1, "rate": double, "other": lambda epoch: epoch, "root": math.sqrt}
+    store.save(4, {"schedule": schedule})
+    assert store.load_latest() == {"schedule": {"last_epoch": 1}}
 
 
 @pytest.mark.parametrize(("days", "stays"), [(29, True), (31, False)])

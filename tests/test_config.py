@@ -11,8 +11,10 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
-from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
+from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
+from photofinish.config.loss_settings import BceWithLogits, CrossEntropy
 from photofinish.config.networks import LinearModel
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import check_data_parallel
@@ -45,6 +47,10 @@ GPU = "gpu: {kind: auto, count: 1, if_missing: skip}"
 DIGITS = "{source: digits, validation: 0.15, test: 0.15}"
 LINEAR = "linear: {dataset: digits, model: linear}"
 LR = "optimizer: {lr: 0.05}"
+UNNAMED = """epochs: 10
+  augmentation: {crop_padding: 4}
+  early_stopping: {patience: 1, min_delta: 0.1}"""
+ACCURACY = "{monitor: validation_accuracy, patience: 9}"
 
 # What is changed in GOOD, to what, the line and key of the only problem, and a part of its text.
 PROBLEMS = [
@@ -69,6 +75,16 @@ PROBLEMS = [
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
     (LR, "schedule: {eta_min: 1}", "16  experiments.mlp.schedule", "constant schedule has no"),
+    *(
+        ("schedule: constant", f"schedule: {{name: {name}}}", "6  defaults.schedule", text)
+        for name, text in (
+            (
+                "reduce_on_plateau, every: step",
+                "every: step: it follows the validation loss of an epoch",
+            ),
+            ("ReduceLROnPlateau, mode: max", "mode: max: this follows the validation loss"),
+        )
+    ),
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
     ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
@@ -302,10 +318,38 @@ MERGED: dict[str, Merged] = {
         "mlp",
         {"optimizer": Optimizer(name="adam", lr=0.001)},
     ),
+    "another spelling of its name is the same kind": (
+        [(LR, "optimizer: {name: SGD, lr: 0.05}")],
+        "mlp",
+        {"optimizer": Optimizer(**SGD_SETTINGS | {"name": "SGD", "lr": 0.05})},
+    ),
+    "blocks without a name are merged, too": (
+        [("epochs: 10", UNNAMED), (LR, "augmentation: {flip: 0.2}, early_stopping: {patience: 9}")],
+        "mlp",
+        {
+            "augmentation": Augmentation(flip=0.2, crop_padding=4),
+            "early_stopping": EarlyStopping(patience=9, min_delta=0.1),
+        },
+    ),
+    "another value to follow replaces the whole block": (
+        [("epochs: 10", UNNAMED), (LR, f"early_stopping: {ACCURACY}")],
+        "mlp",
+        {"early_stopping": EarlyStopping(monitor="validation_accuracy", patience=9)},
+    ),
     "a name alone is short for a block with that name": (
         [("constant", "cosine"), ("resident", "loader"), (LR, "schedule: {eta_min: 0.01}")],
         "mlp",
         {"schedule": Schedule(name="cosine", eta_min=0.01), "input": LoaderInput(name="loader")},
+    ),
+    "a loss has a weight for each class": (
+        [(LR, "loss: {name: cross_entropy, weight: [1, 2.5]}")],
+        "mlp",
+        {"loss": CrossEntropy(name="cross_entropy", weight=(1.0, 2.5))},
+    ),
+    "a loss has a weight for each label": (
+        [(LR, "loss: {name: BCEWithLogitsLoss, pos_weight: [1, 2.5]}")],
+        "mlp",
+        {"loss": BceWithLogits(name="bce_with_logits", pos_weight=(1.0, 2.5))},
     ),
     "an experiment needs no defaults": (
         [

@@ -6,6 +6,7 @@ import copy
 import gc
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
+from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
@@ -245,3 +247,22 @@ def test_a_training_step_that_keeps_state_is_refused_also_beside_a_validation_st
     setup = Setup(run, CPU, World(CPU))
     with pytest.raises(UserError, match="doesn't repeat"):
         setup.check_custom_code(setup.new_network())
+
+
+def test_a_validation_step_needs_no_gradient(
+    custom_files: CustomFiles, make_experiment: MakeExperiment
+) -> None:
+    source = """
+import torch
+@torch.no_grad()
+def errors(network, batch):
+    return (network(batch[0]).argmax(1) != batch[1]).float().mean()
+"""
+    errors = {"name": f"{custom_files.write('steps.py', source)}:errors"}
+    network, loss = nn.Sequential(nn.Flatten(), nn.Linear(64, CLASSES)), Loss(None, "classes", CPU)
+    refused = pytest.raises(UserError, match="does not require grad")
+    for key, ends in (("validation_step", nullcontext()), ("step", refused)):
+        experiment = make_experiment(**{key: errors})
+        step = step_with_a_loss(experiment)
+        with ends:
+            validate_custom_model(experiment, network, loss, a_batch(), CLASSES, step)

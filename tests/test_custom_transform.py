@@ -11,10 +11,12 @@ import pytest
 import torch
 from conftest import CustomFiles, MakeExperiment
 
+from photofinish.config.experiment import CustomTransform, LoaderInput
 from photofinish.data import PartName
 from photofinish.errors import UserError
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
+from photofinish.training.loading import LoadedSamples
 from photofinish.training.torch_device import CPU
 
 HEAD = "import random, numpy as np, torch\n"
@@ -148,3 +150,16 @@ def test_a_fault_names_the_sample(load: Load, result: str, message: str) -> None
     workers = int(result == "1 / 0")
     with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
+
+
+def test_samples_of_training_and_validation_are_both_normalised_or_neither(
+    custom_files: CustomFiles,
+) -> None:
+    file = custom_files.write("t.py", "def scaled(image):\n    return image / 255\n")
+    scaled = CustomTransform(name=f"{file}:scaled")
+    grey = CustomTransform(name="Grayscale")
+    part = Part("test", IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
+    for training, other, alone in ((None, scaled, "training"), (scaled, grey, "validation")):
+        settings = LoaderInput(name="loader", transform=training, eval_transform=other)
+        with pytest.raises(UserError, match=f"would normalise samples of {alone} alone"):
+            LoadedSamples(part, settings, 0).kind()

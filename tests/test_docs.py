@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from conftest import ROOT
 from pydantic import BaseModel
 
 from photofinish.answer import estimates
 from photofinish.config import compare, datasets, devices, experiment, networks
+from photofinish.config.experiment import LoaderInput
 
 DOCUMENTS = [
     *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reference" / "README.md"),
@@ -117,3 +119,9 @@ def test_dvc_and_mlflow_send_no_usage_data() -> None:
     command = [sys.executable, "-c", code]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "true"
+
+
+def test_the_documented_loader_has_pytorchs_defaults() -> None:
+    text = (ROOT / "docs/params.md").read_text("utf-8")
+    line = yaml.safe_load(text[text.index("{name: loader, w") :].partition("`")[0])
+    assert LoaderInput(**line) == LoaderInput(name="loader")

@@ -18,6 +18,7 @@ from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
+from photofinish.evaluation.judges import score
 from photofinish.evaluation.scores import scores_of_classes, scores_of_labels
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
@@ -84,6 +85,12 @@ def test_a_single_label_is_scored_by_its_yes() -> None:
     assert (scores.macro_f1, scores.test_accuracy) == pytest.approx((2 / 3, 2 / 3))
 
 
+def test_the_mean_f1_is_of_the_classes_that_occur_among_targets_or_predictions() -> None:
+    scores = scores_of_classes(ACTUAL[:3], ACTUAL[:3], 0.5, NAMES)
+    assert (scores.macro_f1, scores.classes["owl"].f1) == (1, 0)
+    assert scores_of_classes(ACTUAL[:3], PREDICTED[:3], 0.5, NAMES).macro_f1 == pytest.approx(2 / 5)
+
+
 def outputs_of(network: torch.nn.Module, packed: PackedSplit) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a network's outputs for the test part, and the part's labels."""
     normalise = Normaliser(packed.manifest.mean, packed.manifest.std)
@@ -117,6 +124,20 @@ def test_a_network_read_back_is_scored_on_the_test_images(
     ]
 
 
+def test_large_samples_are_scored_in_the_batches_of_the_training(
+    leave: Leave,
+    network: torch.nn.Module,
+    packed_split: PackedSplit,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("photofinish.training.input_paths._VALIDATION_BYTES", 1)
+    record, sizes = records.read_training(leave(network, batch_size=7)), list[int]()
+    assert isinstance(record, records.TrainingRecord)
+    network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
+    score(network, record, packed_split)
+    assert max(sizes) == 7
+
+
 CUSTOM = """
 import torch
 from torch import nn
@@ -140,6 +161,26 @@ def test_a_custom_network_keeps_its_precision(
     scores = evaluate("small-mlp", {"cpu": folder}, packed_split).evaluation.devices["cpu"]
     expected = cross_entropy(*outputs_of(network, packed_split)).item()
     assert scores.test_loss == pytest.approx(expected, rel=1e-5)
+
+
+NOISY = """
+import torch
+from torch import nn
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 3)
+    def forward(self, images):
+        return super().forward(images.flatten(1)) + torch.randn(len(images), 3)
+"""
+
+
+def test_noise_is_drawn_alike_for_each_device(
+    leave: Leave, custom_files: CustomFiles, packed_split: PackedSplit
+) -> None:
+    model = CustomModel(name=custom_files.write("net.py", NOISY) + ":Net")
+    folder = leave(build_model(model, (1, 8, 8), 3, seed=5), model=model)
+    devices = evaluate("noisy", {"cpu": folder, "gpu": folder}, packed_split).evaluation.devices
+    assert devices["cpu"] == devices["gpu"]
 
 
 def test_an_infinite_loss_on_the_test_data_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from conftest import PARTS, ROOT, CustomFiles, digits_plan, from_array, learnable_images
 from image_files import write_picture
 from safetensors.torch import load_file
+from sklearn.datasets import load_iris
 from training_process import train_here
 
 from photofinish.config.base import read_plan
@@ -127,3 +129,9 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"))
     train_here(run)
     return run.out / records.MODEL, experiment
+
+
+def test_no_piece_of_text_is_in_two_parts() -> None:
+    characters = runpy.run_path(str(ROOT / "examples/own-jobs/characters.py"))
+    parts = [characters["Characters"](part) for part in characters["PARTS"]]
+    assert sum(len(part.numbers) for part in parts) == len(load_iris().DESCR)

@@ -231,6 +231,45 @@ def test_a_training_on_values_or_labels_is_reported(
     assert {"values": "root_mean_squared_error", "labels": "all_labels_right"}[task] in page
 
 
+READ_BY_LOSSES = """
+import torch
+from torch import nn
+class Net(nn.Linear):
+    def __init__(self, last=None):
+        super().__init__(64, 2)
+        self.last = getattr(torch, last) if last else nn.Identity()
+    def forward(self, images):
+        return self.last(super().forward(images.flatten(1)))
+"""
+ALIKE: dict[TaskName, Any] = {
+    "labels": ("bce_with_logits", "torch.nn:BCELoss", "sigmoid"),
+    "values": ("torch.nn:PoissonNLLLoss", "torch.nn:PoissonNLLLoss", "exp"),
+}
+
+
+def test_probabilities_and_logarithms_are_scored_as_the_loss_reads_them(
+    task_split: PackedSplit,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    tmp_path: Path,
+    custom_files: CustomFiles,
+) -> None:
+    task = task_split.manifest.task
+    name, other_name, last = ALIKE[task]
+    net = custom_files.write("net.py", READ_BY_LOSSES) + ":Net"
+    other_loss = {"name": other_name} | ({"log_input": False} if task == "values" else {})
+    found = []
+    for loss, ends in (({"name": name}, {}), (other_loss, {"last": last})):
+        experiment = make_experiment(epochs=3, loss=loss, model={"name": net, **ends})
+        out = tmp_path / str(len(found))
+        train_here(Run("small", "cpu", experiment, cpu_host, task_split.folder, out))
+        model = out / records.MODEL
+        scores = evaluate("small", {"cpu": model}, task_split).evaluation.devices["cpu"].values
+        accuracy = records.read_history(model)[-1].validation_accuracy
+        found.append(scores | {"validation": accuracy or 0.0})
+    assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
 METRICS = """
 import torch
 def worst(outputs, targets, power=1):

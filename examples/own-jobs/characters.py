@@ -8,16 +8,19 @@ from torch import nn
 from torch.utils.data import Dataset
 
 LENGTH = 24
+PARTS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}
+"""Where each part begins and ends. Pieces that overlap are all in one part."""
 
 
 class Characters(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     """Pieces of a text, and the same pieces one character later."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: str) -> None:
         text = load_iris().DESCR  # scikit-learn's description of a data set
         self.classes = tuple(sorted(set(text)))
         numbers = {letter: number for number, letter in enumerate(self.classes)}
-        self.numbers = torch.tensor([numbers[letter] for letter in text])
+        begin, end = (int(share * len(text)) for share in PARTS[part])
+        self.numbers = torch.tensor([numbers[letter] for letter in text[begin:end]])
 
     def __len__(self) -> int:
         return len(self.numbers) - LENGTH

@@ -29,6 +29,7 @@ from photofinish.config.precisions import TrainingPrecision
 from photofinish.config.pytorch_names import (
     CONSTANT,
     GIVEN_TO_SCHEDULES,
+    LOSSES,
     OPTIMIZERS,
     SCHEDULES,
     TRANSFORMS,
@@ -37,8 +38,15 @@ from photofinish.config.pytorch_names import (
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
-SHORTHAND_KEYS = {"model", "loss", "optimizer", "schedule", "input", "sampler", "step"}
-"""Keys whose mapping may be replaced by its name."""
+_OTHERS = "augmentation", "early_stopping", "input", "model", "sampler", "step", "validation_step"
+BLOCKS: dict[str, Namespace | None] = {
+    **dict.fromkeys(_OTHERS),
+    "loss": LOSSES,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "batch_transform": TRANSFORMS,
+}
+"""Settings that are mappings, merged with the defaults, and the namespace of their names."""
 BALANCED = "balanced"
 
 
@@ -130,6 +138,14 @@ class Schedule(_PytorchClass):
     def _check_constant(self) -> Self:
         if self.name == CONSTANT and self.model_extra:
             raise SettingError("constant", names=", ".join(self.model_extra))
+        return self
+
+    @model_validator(mode="after")
+    def _check_plateau(self) -> Self:
+        if self.follows_validation and self.every == "step":
+            raise SettingError("plateau each step")
+        if self.follows_validation and self.arguments.get("mode") == "max":
+            raise SettingError("plateau of a maximum")
         return self
 
 

@@ -16,8 +16,8 @@ from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_ou
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
-from photofinish.config.early_stopping import MONITORED
-from photofinish.config.experiment import SHORTHAND_KEYS, Experiment, custom_code_of
+from photofinish.config.early_stopping import MONITORED, EarlyStopping
+from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
 from photofinish.config.other_names import without_gone
 from photofinish.config.problems import (
     MOST_PROBLEMS,
@@ -28,6 +28,7 @@ from photofinish.config.problems import (
     KeyPath,
     problems_in,
 )
+from photofinish.config.pytorch_names import CONSTANT
 from photofinish.config.scripts import Script
 from photofinish.config.yaml_file import line_of, parse_yaml
 from photofinish.errors import ConfigError
@@ -174,7 +175,7 @@ class _Loader:
             """Return the section that a setting was written in, `defaults` or the experiment."""
             key, *rest = map(str, path)
             block, default = spelled_out(settings.get(key)), spelled_out(defaults.get(key))
-            is_merged = isinstance(block, dict) and "name" not in block and bool(default and rest)
+            is_merged = bool(default and rest) and _is_merged(key, block, default)
             is_own = key in settings and (not is_merged or rest[0] in block)
             return ("experiments", name) if is_own or key not in defaults else ("defaults",)
 
@@ -241,12 +242,26 @@ def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
 
 
 def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings into the defaults. Blocks with an equal name are merged key by key."""
+    """Merge settings into the defaults. Blocks of an equal kind are merged key by key."""
     merged = {**defaults, **settings}
-    for key in SHORTHAND_KEYS & merged.keys():
+    for key in BLOCKS.keys() & merged.keys():
         block, default = spelled_out(merged[key]), spelled_out(defaults.get(key))
-        if isinstance(block, dict) and isinstance(default, dict):
-            is_same_kind = block.get("name", default.get("name")) == default.get("name")
-            block = {**default, **block} if is_same_kind else block
-        merged[key] = block
+        merged[key] = {**default, **block} if _is_merged(key, block, default) else block
     return merged
+
+
+def _is_merged(key: str, block: Any, default: Any) -> bool:
+    """Return True if a block and its default are mappings, and it names no other kind."""
+    if not isinstance(block, dict) or not isinstance(default, dict):
+        return False
+    by, unnamed = "name", None
+    if key == "early_stopping":  # mode and min_delta are for the value that is followed
+        by, unnamed = "monitor", EarlyStopping.model_fields["monitor"].default
+    name = default.get(by, unnamed)
+    own, namespace = block.get(by, name), BLOCKS.get(key)
+    if own == name or not namespace or CONSTANT in (own, name):
+        return bool(own == name)
+    try:
+        return namespace.reference(str(own)) == namespace.reference(str(name))
+    except ValueError:  # reported later, with the allowed names
+        return False

@@ -26,7 +26,8 @@ BUILT_IN_LOSSES_BY_CLASS = {
     "BCEWithLogitsLoss": "bce_with_logits",
 }
 BUILT_IN_LOSSES = tuple(BUILT_IN_LOSSES_BY_CLASS.values())
-NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None
+# Not strict, because _find_loss turns JSON into Python's objects, whose lists are no tuples.
+NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, strict=False)] | None
 
 
 class CrossEntropy(Settings):

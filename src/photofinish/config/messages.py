@@ -22,6 +22,8 @@ _MESSAGES = {
     "id twice": "device_ids names a GPU twice",
     "ids and count": "device_ids names {ids} GPUs, but count is {count}",
     "constant": "a constant schedule has no {names}",
+    "plateau each step": "every: step: it follows the validation loss of an epoch: leave it out",
+    "plateau of a maximum": "mode: max: this follows the validation loss: leave it out",
     "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
     "mode": "is {name} better where it is larger (max) or smaller (min)?",
     "metric twice": "two metrics have one name: give another name, such as `as: top5`",

@@ -256,6 +256,12 @@ def _named_classes(
     has_positions = len(column.shape) > 1
     if not names and not has_positions:
         assert isinstance(column, np.ndarray)
+        if column.min() < 0:
+            item = int(column.argmin())
+            raise ConfigError(
+                f"{where}: the target of item {item} is {column[item]}, and a class is at least 0. "
+                f"If it marks samples without a class, leave these out of the data set"
+            )
         classes, column = np.unique(column, return_inverse=True)
         return column.astype(np.int64), tuple(str(number) for number in classes)
     if numbers.max() < 0:

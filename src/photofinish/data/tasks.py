@@ -36,6 +36,10 @@ class Task:
     torchmetrics: str | None = None
     """Argument `task` for metrics of torchmetrics."""
 
+    def read_by(self, loss: Any) -> Task:  # noqa: ARG002
+        """Return the task for outputs as a loss reads them. `loss` is its settings, or None."""
+        return self
+
     def num_predictions(self, targets: Any) -> torch.Tensor | int:
         """Return the number of samples, or of positions with a class."""
         return samples_in(targets)
@@ -126,17 +130,24 @@ class Labels(Task):
     is_all_or_nothing = True
     torchmetrics = "multilabel"
 
+    def __init__(self, *, of_probabilities: bool = False) -> None:
+        self._of_probabilities = of_probabilities
+        self._threshold = 0.5 if of_probabilities else 0.0
+
+    def read_by(self, loss: Any) -> Task:
+        return Labels(of_probabilities=True) if loss and loss.name == "torch.nn:BCELoss" else self
+
     def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the number of correct predictions. A sample counts as a share of its labels."""
-        return ((outputs > 0) == (targets > 0)).float().mean(dim=1).sum()
+        return ((outputs > self._threshold) == (targets > 0)).float().mean(dim=1).sum()
 
     def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
-        return (outputs > 0).long()
+        return (outputs > self._threshold).long()
 
     def metric_inputs(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return outputs.sigmoid(), targets.long()
+        return outputs if self._of_probabilities else outputs.sigmoid(), targets.long()
 
 
 class Values(Task):
@@ -147,10 +158,21 @@ class Values(Task):
     names_attribute = "target_names"
     predicted_dtype = "float64"
 
+    def __init__(self, *, of_logarithms: bool = False) -> None:
+        self._of_logarithms = of_logarithms
+
+    def read_by(self, loss: Any) -> Task:
+        is_log = loss and loss.name == "torch.nn:PoissonNLLLoss"
+        is_log = is_log and loss.arguments.get("log_input", True)
+        return Values(of_logarithms=True) if is_log else self
+
+    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+        return outputs.exp() if self._of_logarithms else outputs
+
     def metric_inputs(
         self, outputs: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        return outputs.squeeze(1), targets.squeeze(1)
+        return self.predicted(outputs).squeeze(1), targets.squeeze(1)
 
 
 TASKS: dict[TaskName, Task] = {task.name: task for task in (Classes(), Values(), Labels(), Task())}

@@ -19,17 +19,20 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.evaluation.scores import SCORES, Array, scores_of_classes
+from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
 from photofinish.training.batches import Batch, Normaliser
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
+from photofinish.training.input_paths import validation_batch_size
 from photofinish.training.loading import LoadedSamples
 from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU
 
-_BATCH_SIZE = 1000
+_MOST_SAMPLES = 1000
+"""Largest batch, as double precision takes twice the memory of validation."""
 
 
 class Scored(NamedTuple):
@@ -44,8 +47,14 @@ class Scored(NamedTuple):
 def score(
     network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics = ()
 ) -> Scored:
-    """Score one network on the test samples."""
-    network = network.eval()
+    """Score one network on the test samples. Draws are the same for each device and run."""
+    with generators_seeded(record.experiment.seed):
+        return _score(network.eval(), record, split, metrics)
+
+
+def _score(
+    network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics
+) -> Scored:
     step = step_with_a_loss(record.experiment)
     if step and _predicts_nothing(network, record, split):
         return _score_by_step(network, step, record, split, metrics)
@@ -76,6 +85,7 @@ class Judge(ABC):
     def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         self._record, self._metrics = record, metrics
         self._loss = Loss(record.experiment.loss, record.task, CPU)
+        self._task = self._loss.task.read_by(record.experiment.loss)
         self._outputs: list[Any] = []
         self._targets: list[Any] = []
         self._loss_sum, self._weight_sum = 0.0, 0.0
@@ -106,7 +116,7 @@ class Judge(ABC):
     def _with_metrics(self, scored: Scored, outputs: Any, targets: Any) -> Scored:
         """Add the metrics of params.yaml to the scores."""
         names = self._record.class_names
-        custom = custom_scores(self._metrics, self._loss.task, outputs, targets, names)
+        custom = custom_scores(self._metrics, self._task, outputs, targets, names)
         main = next(iter(custom), scored.scores.main)
         added = {"metrics": custom | scored.scores.metrics, "main": main}
         return scored._replace(scores=scored.scores.model_copy(update=added))
@@ -121,7 +131,7 @@ class JudgeOfSamples(Judge):
             as_trained = outputs.float() if self._loss.has_tensors else outputs
             loss = _finite(self._loss.mean(as_trained, targets).item())
         names = self._record.class_names
-        task = self._loss.task
+        task = self._task
         predicted: Array = task.predicted(outputs).numpy()
         actual: Array = targets.numpy()
         if task.has_accuracy:
@@ -139,7 +149,7 @@ class JudgeOfPositions(Judge):
 
     def add(self, outputs: Any, targets: Any) -> None:
         self._add_loss(outputs.float(), targets)
-        outputs, targets = rows_that_count(self._loss.task, outputs, targets)
+        outputs, targets = rows_that_count(self._task, outputs, targets)
         self._predicted.append(outputs.argmax(dim=1))
         super().add(outputs if self._metrics else outputs[:0], targets)
 
@@ -226,7 +236,7 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
         return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")
-    size = size if record.target_shape else _BATCH_SIZE
+    size = min(_MOST_SAMPLES, validation_batch_size(record.experiment, inputs, CPU))
     for start in range(0, samples_in(targets), size):
         read = partial(_read, slice(start, start + size))
         yield map_nested(normalise, map_nested(read, inputs)), map_nested(read, targets)

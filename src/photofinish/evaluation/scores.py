@@ -58,16 +58,18 @@ def scores_of_labels(
 def _scores_of_each(
     actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
 ) -> tuple[float, dict[str, records.ClassScores]]:
-    """Return the mean F1, and the scores of each class. A class never predicted scores 0."""
+    """Return the mean F1 of the classes that occur, and the scores of each, 0 where undefined."""
     columns = sklearn_metrics.precision_recall_fscore_support(
-        actual, predicted, labels=labels, zero_division=0
+        actual, predicted, labels=labels, zero_division=np.nan
     )
+    of_each, columns = columns[2], np.nan_to_num(columns)
+    occur = ~np.isnan(of_each)  # among targets or predictions
     scores = {}
     for name, precision, recall, f1, count in zip(names, *columns, strict=True):
         scores[name] = records.ClassScores(
             precision=float(precision), recall=float(recall), f1=float(f1), image_count=int(count)
         )
-    return float(np.mean(columns[2])), scores
+    return float(of_each[occur].mean()) if occur.any() else 0.0, scores
 
 
 def scores_of_values(

@@ -10,8 +10,10 @@ import io
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,8 @@ CHECKPOINT_TIMES = 30
 """Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
 KEPT = 2
 CHECKPOINT_DAYS = 30
+
+_FUNCTIONS = FunctionType, BuiltinFunctionType, MethodType, partial
 
 State = dict[str, Any]
 
@@ -54,7 +58,7 @@ class CheckpointStore:
         """Write a checkpoint, then delete all but the last two."""
         started_seconds = time.monotonic()
         buffer = io.BytesIO()
-        torch.save(_without_numpy(state), buffer)
+        torch.save(_loadable(state), buffer)
         data = buffer.getvalue()
         path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
         write_bytes_atomically(path, data)
@@ -86,10 +90,15 @@ class CheckpointStore:
         return sorted(self.folder.glob("epoch-*.*.pt"), reverse=True)
 
 
-def _without_numpy(value: Any) -> Any:
-    """Return NumPy's numbers, such as a schedule's, as Python's: others are not loaded again."""
+def _loadable(value: Any) -> Any:
+    """Return a state that loads without code.
+
+    NumPy's numbers, such as a schedule's, become Python's. Functions are left out, as LambdaLR
+    leaves them out: a schedule is built with them again.
+    """
     if type(value) is dict:  # a network's state is an OrderedDict with versions beside it
-        return {key: _without_numpy(item) for key, item in value.items()}
+        kept = {key: item for key, item in value.items() if not isinstance(item, _FUNCTIONS)}
+        return {key: _loadable(item) for key, item in kept.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(_without_numpy, value))
+        return type(value)(map(_loadable, value))
     return value.item() if isinstance(value, np.generic) else value

@@ -132,7 +132,10 @@ def run_step(
     width: int | None = None,
     custom_step: CustomStep | None = None,
 ) -> StepResult:
-    """Run a forward and a backward pass. Raise UserError unless outputs have the given width."""
+    """Run a forward and a backward pass. Raise UserError unless outputs have the given width.
+
+    A validation step may have no gradient, as under torch.no_grad.
+    """
     images, targets = batch
     outputs: dict[str, list[torch.Tensor]] = {}
 
@@ -158,7 +161,8 @@ def run_step(
             if width is not None and isinstance(targets, torch.Tensor):
                 _check_outputs(type(network).__name__, result, targets, width)
             loss = criterion.mean(result, targets)
-    loss.backward()  # type: ignore[no-untyped-call]
+    if loss.requires_grad or not custom_step or custom_step.trains:
+        loss.backward()  # type: ignore[no-untyped-call]
     for hook in hooks:
         hook.remove()
     gradients = {}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class CustomStep:
     """Custom function of (network, batch), and of the optimizers if it steps them itself."""
 
-    def __init__(self, settings: params.StepSettings) -> None:
-        self._name = settings.name
+    def __init__(self, settings: params.StepSettings, *, trains: bool = True) -> None:
+        self._name, self.trains = settings.name, trains
         self._call: Callable[..., Any] = as_function(
             CodeReference.of(settings.name).load(), settings.arguments
         )
@@ -41,8 +41,8 @@ class CustomStep:
 
 def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
     """Return the custom step of (network, batch) that returns a loss, or None."""
-    settings = experiment.validation_step or experiment.step
-    return CustomStep(settings) if settings else None
+    validation, settings = experiment.validation_step, experiment.validation_step or experiment.step
+    return CustomStep(settings, trains=not validation) if settings else None
 
 
 def check_several_optimizers(experiment: params.Experiment) -> None:

@@ -46,18 +46,10 @@ _DEATH_NOTICE_SECONDS = 2.0
 def make_batches(
     experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1
 ) -> Batches:
-    """Return this rank's batches of one part. Only training images are augmented.
-
-    Small samples get larger validation batches. Whole numbers do not, as networks embed them.
-    """
+    """Return this rank's batches of one part. Only training images are augmented."""
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
-        fitting = 0
-        if isinstance(part.images, np.ndarray) and part.images.dtype != np.int64:
-            on_accelerator = is_accelerator(device)
-            most_bytes = _ACCELERATORS_VALIDATION_BYTES if on_accelerator else _VALIDATION_BYTES
-            fitting = most_bytes // (4 * math.prod(part.images.shape[1:]))
-        batch_size = experiment.validation_batch_size or max(batch_size, fitting)
+        batch_size = validation_batch_size(experiment, part.images, device)
     elif experiment.augmentation.flip or experiment.augmentation.crop_padding:
         augmentation = experiment.augmentation
     sampler = None
@@ -69,6 +61,19 @@ def make_batches(
     if experiment.input.name == "loader":
         return LoaderBatches(plan, part, device, experiment.input)
     return (AugmentedResidentBatches if augmentation else ResidentBatches)(plan, part, device)
+
+
+def validation_batch_size(experiment: Experiment, images: Any, device: torch.device) -> int:
+    """Return the size of batches without training: larger than the training's for small samples.
+
+    Whole numbers get no larger batches, as networks embed them.
+    """
+    fitting = 0
+    if isinstance(images, np.ndarray) and images.dtype != np.int64:
+        on_accelerator = is_accelerator(device)
+        most_bytes = _ACCELERATORS_VALIDATION_BYTES if on_accelerator else _VALIDATION_BYTES
+        fitting = most_bytes // (4 * math.prod(images.shape[1:]))
+    return experiment.validation_batch_size or max(experiment.batch_size, fitting)
 
 
 class ResidentBatches(Batches):

@@ -119,7 +119,15 @@ class LoadedSamples(Dataset[Batch]):
                 rows |= {int(row) for row in (*column.shapes.argmin(0), *column.shapes.argmax(0))}
         with generators_kept():
             samples = [self._changed((row, None, None, 0)) for row in rows]
+            item, trained, _ = self._changed((0, None, 0, 0))
         is_normalised = _dtypes(samples[0][0]) == _dtypes(samples[0][1])
+        if self._may_change and is_normalised != (_dtypes(item) == _dtypes(trained)):
+            alone = "validation" if is_normalised else "training"
+            raise UserError(
+                f"input: of {_kind(item)}, transform makes {_kind(trained)}, and eval_transform "
+                f"{_kind(samples[0][1])}: mean and std would normalise samples of {alone} alone. "
+                f"Let both transforms make floats, or neither"
+            )
         kinds = [changed for _, changed, _ in samples]
         if self._has_collate:
             is_normalised = False
