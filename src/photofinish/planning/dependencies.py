@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
-from photofinish.custom.imports import custom_code_hashes
-from photofinish.custom.reference import CodeReference
+from photofinish.custom.imports import script_hashes
 from photofinish.data.local_files import state_of_file
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
@@ -28,7 +27,7 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
         elif path.suffix == ".py":
-            files |= custom_code_hashes([CodeReference(str(path), "")])
+            files |= script_hashes(path)
         else:
             files[dep] = sha256_of_file(path)
     return ScriptPlan(

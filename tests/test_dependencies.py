@@ -1,0 +1,33 @@
+"""Files that scripts depend on, as `plan` finds them."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import CustomFiles
+
+from photofinish.config.scripts import Script
+from photofinish.planning.dependencies import script_plan
+
+
+def files_of(*deps: str) -> dict[str, str]:
+    return script_plan("mine", Script(command="python train.py", deps=deps)).files
+
+
+@pytest.mark.parametrize(
+    ("script", "line", "imported"),
+    [
+        ("src/train.py", "from model import V", "src/model.py"),
+        ("bare/train.py", "import bare.model", "bare/model.py"),
+        ("bare/train.py", "from . import model", "bare/model.py"),
+        ("bare/train.py", "from model import V", "bare/model.py"),
+        ("scripts/train.py", "from src import model", "src/model.py"),
+        ("train.v2.py", "from bare.model import V", "bare/model.py"),
+    ],
+)
+def test_a_script_is_hashed_with_its_imports_by_path_and_by_name(
+    custom_files: CustomFiles, script: str, line: str, imported: str
+) -> None:
+    for name in ("src/__init__.py", "src/model.py", "bare/model.py", "torch/data.txt"):
+        custom_files.write(name, "V = 1\n")
+    custom_files.write(script, f"{line}\nimport torch\n")
+    assert {script, imported, "package torch"} <= files_of(script).keys()
