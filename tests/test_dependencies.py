@@ -6,7 +6,7 @@ import pytest
 from conftest import CustomFiles
 
 from photofinish.config.scripts import Script
-from photofinish.planning.dependencies import script_plan
+from photofinish.planning.dependencies import dep_hashes, script_plan
 
 
 def files_of(*deps: str) -> dict[str, str]:
@@ -31,3 +31,14 @@ def test_a_script_is_hashed_with_its_imports_by_path_and_by_name(
         custom_files.write(name, "V = 1\n")
     custom_files.write(script, f"{line}\nimport torch\n")
     assert {script, imported, "package torch"} <= files_of(script).keys()
+
+
+def test_the_files_of_a_linked_folder_count(custom_files: CustomFiles) -> None:
+    custom_files.write("big/train/a.txt", "a")
+    custom_files.write("d/b.txt", "b")
+    (custom_files.folder / "d/train").symlink_to("../big/train")
+    (custom_files.folder / "d/broken").symlink_to("nowhere")
+    assert dep_hashes(["d/"]).keys() == {"d/b.txt", "d/train/a.txt"}
+    before = files_of("d/")
+    custom_files.write("big/train/c.txt", "c")
+    assert files_of("d/") != before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import script_hashes
-from photofinish.data.local_files import state_of_file
+from photofinish.data.local_files import files_below, state_of_file
 from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
 
 
@@ -55,10 +55,10 @@ def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Yield the files below a folder, without hidden files and compiled Python files."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
-            yield path
+    for name in files_below(folder):
+        is_hidden = any(part.startswith((".", "__pycache__")) for part in Path(name).parts)
+        if not is_hidden and (folder / name).is_file():  # no broken link
+            yield folder / name
 
 
 def _state(folder: Path, path: Path) -> str:
