@@ -42,3 +42,13 @@ def test_the_files_of_a_linked_folder_count(custom_files: CustomFiles) -> None:
     before = files_of("d/")
     custom_files.write("big/train/c.txt", "c")
     assert files_of("d/") != before
+
+
+def test_what_the_pipeline_makes_is_no_dependency_unless_it_is_named(
+    custom_files: CustomFiles,
+) -> None:
+    custom_files.write("data/mine.csv", "1")
+    for name in ("plan/hosts/cpu.json", "raw/digits/raw.bin", "splits/a", "weights/b"):
+        custom_files.write(f"data/{name}", "made")
+    assert dep_hashes(["data/"]).keys() == {"data/mine.csv"}
+    assert dep_hashes(["data/raw"]).keys() == {"data/raw/digits/raw.bin"}

@@ -9,7 +9,10 @@ from pathlib import Path
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import script_hashes
 from photofinish.data.local_files import files_below, state_of_file
-from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
+from photofinish.files import in_project, project_root, sha256_of_bytes, sha256_of_file
+
+_MADE = ("data/plan", "data/raw", "data/splits", "data/weights")
+"""Folders that the pipeline writes. They count only if `deps` names them, or a folder in them."""
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:
@@ -54,8 +57,12 @@ def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden files and compiled Python files."""
+    """Yield the files below a folder, without hidden, compiled and the pipeline's own files."""
+    here = Path.cwd(), project_root()
+    made = tuple(os.path.relpath(root / each, folder) + os.sep for root in here for each in _MADE)
     for name in files_below(folder):
+        if name.startswith(made):
+            continue
         is_hidden = any(part.startswith((".", "__pycache__")) for part in Path(name).parts)
         if not is_hidden and (folder / name).is_file():  # no broken link
             yield folder / name
