@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 from conftest import CustomFiles
 
@@ -52,3 +55,36 @@ def test_what_the_pipeline_makes_is_no_dependency_unless_it_is_named(
         custom_files.write(f"data/{name}", "made")
     assert dep_hashes(["data/"]).keys() == {"data/mine.csv"}
     assert dep_hashes(["data/raw"]).keys() == {"data/raw/digits/raw.bin"}
+
+
+def test_an_experiments_copy_depends_on_its_own_files(
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deps = ("train.py", "conf.yaml", "lib/")
+    (custom_files.folder / ".dvc").mkdir()
+    copy = ".dvc/tmp/exps/one"
+    for name in ("train.py", "conf.yaml", "lib/a.txt"):
+        custom_files.write(name, "1")
+        custom_files.write(f"{copy}/{name}", "2")
+    custom_files.write(f"{copy}/.dvc/config", "")
+    before = files_of(*deps)
+    monkeypatch.setenv("DVC_ROOT", str(custom_files.folder))
+    monkeypatch.chdir(custom_files.folder / copy)
+    own = files_of(*deps)
+    assert [name for name in own if own[name] != before[name]] == ["conf.yaml", "lib/", "train.py"]
+    for name in ("conf.yaml", "lib/a.txt"):
+        Path(name).write_text("1", encoding="utf-8")
+    assert files_of(*deps) == before | {"train.py": own["train.py"]}
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(10**6, True), (10**6 + 1, False)])
+def test_large_files_are_not_read(custom_files: CustomFiles, size: int, is_read: bool) -> None:
+    custom_files.write("d/data.bin", "1" * size)
+    file = custom_files.folder / "d/data.bin"
+    deps, state = ("d/", "d/data.bin"), file.stat()
+    before = files_of(*deps)
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns + 1000))
+    assert (files_of(*deps) == before) == is_read  # another time and the same content
+    file.write_text("2" * size, encoding="utf-8")
+    os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (files_of(*deps) == before) != is_read
