@@ -34,7 +34,13 @@ from photofinish.results.measured import (
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.run_script import Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
-from photofinish.scripts.script_record import Given, measured_script, missing_length, steps_of_epoch
+from photofinish.scripts.script_record import (
+    Given,
+    hashes_of,
+    measured_script,
+    missing_length,
+    steps_of_epoch,
+)
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group, kill_tree
 from photofinish.wording import counted
@@ -64,6 +70,8 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
+        for name in _changed(plan):  # another script's run may have taken hours
+            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
         run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
@@ -110,7 +118,11 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
 
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
     """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
-    problems = []
+    problems = [
+        f"{name} changed while scripts.{plan.name} ran, and which version it loaded is not known: "
+        f"run `dvc repro` again"
+        for name in _changed(plan)
+    ]
     if plan.metrics and run.status is not None and not has_metrics:
         problems.append(
             f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
@@ -131,6 +143,12 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
     if problems:
         kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
         raise UserError(". ".join([*problems, kept]))
+
+
+def _changed(plan: ScriptPlan) -> list[str]:
+    """Return the small files that differ from those that `plan` read."""
+    files = plan.files
+    return [name for name, sha256 in hashes_of(files).items() if files.get(name, sha256) != sha256]
 
 
 def _can_extrapolate(run: Watched) -> bool:
