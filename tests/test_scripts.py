@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -206,6 +207,7 @@ def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_
     assert facts(failed) == ("exit status 1", 10, 200)
     complete = run_mine(WITH_LINE)
     assert facts(complete) == (None, 15, 200)
+    shutil.rmtree(custom_files.folder / "results/cpu/measured")  # as DVC does before each run
     assert run_mine(FAILS, "exit status 1") == complete
     changed = run_mine(FAILS, "exit status 1", files={"gone.py": "another sha256"})
     assert facts(changed) == ("exit status 1", 10, 200)

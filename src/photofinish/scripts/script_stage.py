@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import psutil
 from photofinish.config.base import read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import state_folder
+from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
@@ -72,6 +73,8 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
         for name in _changed(plan):  # another script's run may have taken hours
             raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
+        if _copy_of(folder).is_dir() and not (folder / MEASURED).exists():  # DVC removed it
+            shutil.copytree(_copy_of(folder), folder, dirs_exist_ok=True)
         run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
@@ -82,7 +85,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     given = Given(epochs, plan.files, metrics, plan.time_limit)
     record = measured_script(plan.name, run, kind, host, given)
     if not run.ended:
-        write_measured(folder, record)
+        _write(folder, record)
         _check_settings(plan, run, has_metrics=has_metrics)
         return
     name = f"scripts.{plan.name} on {device}"
@@ -107,13 +110,24 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
         return "The earlier result stays"
     if not run.figures:
         return f"It measured no step{', and the earlier result stays' if before else ''}"
-    write_measured(folder, record)
+    _write(folder, record)
     length = now.lengths[0]
     what = "this part of the job"
     if length.unit == "epochs":
         what = f"all {counted(round(length.value), 'epoch')}"
     steps = counted(now.steps, "step")
     return f"Kept {steps}: `dvc repro --single-item compare` answers for {what}"
+
+
+def _write(folder: Path, record: Measured) -> None:
+    """Write a record, and a copy that stays if the next run fails."""
+    write_measured(folder, record)
+    with suppress(OSError):  # a full disk
+        write_measured(_copy_of(folder), record)
+
+
+def _copy_of(folder: Path) -> Path:
+    return state_folder() / "scripts" / sha256_of_bytes(str(folder.resolve()).encode())
 
 
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
