@@ -9,6 +9,7 @@ import pytest
 from conftest import CustomFiles
 
 from photofinish.config.scripts import Script
+from photofinish.custom.imports import check_code_unchanged
 from photofinish.planning.dependencies import dep_hashes, script_plan
 
 
@@ -88,3 +89,15 @@ def test_large_files_are_not_read(custom_files: CustomFiles, size: int, is_read:
     file.write_text("2" * size, encoding="utf-8")
     os.utime(file, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert (files_of(*deps) == before) != is_read
+
+
+def test_files_outside_the_project_have_one_name_in_each_folder(
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = str(custom_files.folder / "ext/net.py")
+    custom_files.write("ext/net.py", "")
+    for folder in ("project", "project/tmp/copy"):
+        custom_files.write(f"{folder}/a.txt", "")
+        monkeypatch.chdir(custom_files.folder / folder)
+        assert [*files_of(outside), *dep_hashes([outside, "a.txt"])] == [outside, outside, "a.txt"]
+        check_code_unchanged(files_of(outside))

@@ -27,7 +27,7 @@ _OURS = Path(__file__).parent.parent
 def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
     """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
-    Keys are paths from the project's folder. No file is run.
+    Keys are as by `name_of`. No file is run.
     """
     files, packages = custom_files(references)
     return _hashes(files.values(), packages)
@@ -48,8 +48,17 @@ def script_hashes(script: Path) -> dict[str, str]:
     return _hashes(dict(finder.files()).values(), finder.packages())
 
 
+def name_of(file: Path) -> str:
+    """Return a file's path from this folder, or its absolute path if it is outside.
+
+    A copy by `dvc exp run --temp` is another folder, and its names are the same.
+    """
+    name = Path(os.path.relpath(file))
+    return (file.resolve() if name.parts[0] == ".." else name).as_posix()
+
+
 def _hashes(files: Iterable[Path], packages: dict[str, str]) -> dict[str, str]:
-    code = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files}
+    code = {name_of(path): _sha256(path) for path in files}
     code |= {f"{PACKAGE}{name}": version for name, version in packages.items()}
     return dict(sorted(code.items()))
 

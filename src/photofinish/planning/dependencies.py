@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
-from photofinish.custom.imports import script_hashes
+from photofinish.custom.imports import name_of, script_hashes
 from photofinish.data.local_files import files_below, state_of_file
 from photofinish.files import MOST_BYTES, in_project, project_root, sha256_of_bytes, sha256_of_file
 
@@ -44,13 +44,13 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
 def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
     """Return the sha256 of the content of each file, and of each file in a folder.
 
-    Files are named by their path from the project's folder.
+    Files are named by their path from the project's folder, or an absolute one if outside.
     """
     hashes = {}
     for dep in deps:
         path = _found(dep)
         for file in _files_below(path) if path.is_dir() else [path]:
-            hashes[Path(os.path.relpath(file)).as_posix()] = sha256_of_file(file)
+            hashes[name_of(file)] = sha256_of_file(file)
     return hashes
 
 
