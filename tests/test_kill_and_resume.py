@@ -122,6 +122,11 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     assert trainings.output == "small on cpu  had finished: its result is restored\n"
     again = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert again == timings  # so that MLflow has one run of it
+    trainings.environment["DVC_EXP_NAME"] = "again"  # in a copy, without an entry in dvc.lock
+    assert trainings.learn() == learned
+    assert "epoch 1/3" in trainings.output
+    trainings.learn()
+    assert trainings.output == "small on cpu  had finished: its result is restored\n"
     lock = trainings.folder / "dvc.lock"
     lock.write_text(f"stages:\n  {DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
     assert trainings.learn() == learned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
@@ -25,6 +26,7 @@ from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import ConfigError, UserError
+from photofinish.files import sha256_of_bytes
 from photofinish.inside.recorder import VALIDATES
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
@@ -205,8 +207,9 @@ def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_
     assert facts(failed) == ("exit status 1", 10, 200)
     complete = run_mine(WITH_LINE)
     assert facts(complete) == (None, 15, 200)
+    shutil.rmtree(custom_files.folder / "results/cpu/measured")  # as DVC does before each run
     assert run_mine(FAILS, "exit status 1") == complete
-    changed = run_mine(FAILS, "exit status 1", files={"mine.py": "another sha256"})
+    changed = run_mine(FAILS, "exit status 1", files={"gone.py": "another sha256"})
     assert facts(changed) == ("exit status 1", 10, 200)
 
 
@@ -216,6 +219,16 @@ def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
     kept = run_mine(ONE_EPOCH, r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
     assert facts(kept) == (None, 5, 1)
     assert not script_job(kept).untimed_epochs
+
+
+def test_a_file_that_changed_after_plan_read_it_is_named_before_and_after_the_run(
+    run_mine: RunScript, custom_files: CustomFiles
+) -> None:
+    custom_files.write("lib.py", "V = 1")
+    files = {"lib.py": sha256_of_bytes(b"V = 1")}
+    edited = "open('lib.py', 'w').write('V = 2')\n" + WITH_LINE
+    kept = run_mine(edited, r"lib\.py changed while scripts\.mine ran.* is kept", files=files)
+    assert run_mine(ONE_EPOCH, r"lib\.py changed after `plan` read it", files=files) == kept
 
 
 def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_another_version(
@@ -230,7 +243,7 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
     assert pair().compared
     assert note not in verdict(pair()).answer
-    changed: dict[str, Any] = {"files": {"mine.py": "another sha256"}}
+    changed: dict[str, Any] = {"files": {"gone.py": "another sha256"}}
     failing = "raise ValueError('before its first step')"
     assert run_mine(failing, "no step, and the earlier result stays", **changed) == complete
     assert pair().compared

@@ -18,6 +18,8 @@ from typing import Any
 
 OWN_FOLDER = Path("photofinish")
 """Folder of the pipeline in a repository that has its own dvc.yaml or stages, for example."""
+MOST_BYTES = 10**6
+"""Size of a file from which on it is data, by hand."""
 _NOTED = "PHOTOFINISH_NOTED_STATE_FOLDER"
 """Variable that keeps the processes that this one starts from repeating a note."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
 from importlib.machinery import PathFinder
@@ -26,10 +27,38 @@ _OURS = Path(__file__).parent.parent
 def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
     """Return the sha256 of each custom file that runs, and the versions of packages that they name.
 
-    Keys are paths from the project's folder. No file is run.
+    Keys are as by `name_of`. No file is run.
     """
     files, packages = custom_files(references)
-    code = {Path(os.path.relpath(path)).as_posix(): _sha256(path) for path in files.values()}
+    return _hashes(files.values(), packages)
+
+
+def script_hashes(script: Path) -> dict[str, str]:
+    """Return the same for a script, which Python runs by its path or by its name, as in `-m`."""
+    reference = CodeReference(str(script), "")
+    folder = Path.cwd() if script.resolve().is_relative_to(Path.cwd()) else reference.root
+    assert folder
+    name = script.resolve().relative_to(folder).with_suffix("").as_posix()
+    finder = _Finder([*map(str, (script.parent, folder, reference.root)), *_custom_folders()])
+    with _syntax_errors(str(script)), suppress(ImportError):  # `from . import` without a package
+        if "." in name:  # no module's name
+            finder.run_script(str(script))
+        else:  # relative imports need the name
+            finder.import_hook(name.replace("/", "."))
+    return _hashes(dict(finder.files()).values(), finder.packages())
+
+
+def name_of(file: Path) -> str:
+    """Return a file's path from this folder, or its absolute path if it is outside.
+
+    A copy by `dvc exp run --temp` is another folder, and its names are the same.
+    """
+    name = Path(os.path.relpath(file))
+    return (file.resolve() if name.parts[0] == ".." else name).as_posix()
+
+
+def _hashes(files: Iterable[Path], packages: dict[str, str]) -> dict[str, str]:
+    code = {name_of(path): _sha256(path) for path in files}
     code |= {f"{PACKAGE}{name}": version for name, version in packages.items()}
     return dict(sorted(code.items()))
 
@@ -47,26 +76,26 @@ def custom_files(references: list[CodeReference]) -> tuple[dict[Path, Path], dic
             packages |= _installed(reference.module.partition(".")[0])
             continue
         finder = _Finder([str(root), *_custom_folders()])
-        try:
+        with _syntax_errors(reference.module):
             finder.import_hook(reference.module_name)
-        except SyntaxError as error:
-            message = f"{reference.module}, line {error.lineno or 1}: {error.msg}"
-            raise ConfigError(message) from None
-        module: Any
-        for name, module in finder.modules.items():
-            if module.__file__ is None:  # a folder without __init__.py
-                continue
-            path = Path(module.__file__).resolve()
-            parts = name.split(".") if module.__path__ else name.split(".")[:-1]
-            other = files.setdefault(Path(*parts, path.name), path)
+        for place, path in finder.files():
+            other = files.setdefault(place, path)
             if other != path:
                 raise ConfigError(
                     f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, "
                     f"of which Python imports one: rename the other"
                 )
-        for name in finder.badmodules:
-            packages |= _installed(name.partition(".")[0])
+        packages |= finder.packages()
     return files, packages
+
+
+@contextmanager
+def _syntax_errors(file: str) -> Iterator[None]:
+    """Turn a SyntaxError into a ConfigError."""
+    try:
+        yield
+    except SyntaxError as error:
+        raise ConfigError(f"{file}, line {error.lineno or 1}: {error.msg}") from None
 
 
 def check_code_unchanged(custom_code: dict[str, str]) -> None:
@@ -83,6 +112,8 @@ class _Finder(ModuleFinder):
         folders = list(parent.__path__ or ()) if parent else self.path
         spec = PathFinder.find_spec(partname, folders)
         is_folder = spec and not spec.origin and spec.submodule_search_locations
+        if is_folder and not parent and _installed(partname):
+            return None  # Python prefers the package to `wandb/` or `datasets/` with data
         if fqname in self.modules or not is_folder:
             return super().import_module(partname, fqname, parent)
         module: Any = self.add_module(fqname)
@@ -90,6 +121,23 @@ class _Finder(ModuleFinder):
         if parent:
             setattr(parent, partname, module)
         return module
+
+    def files(self) -> Iterator[tuple[Path, Path]]:
+        """Yield each file, after its path below the folder that Python imports it from."""
+        module: Any
+        for name, module in self.modules.items():
+            if module.__file__ is None:  # a folder without __init__.py
+                continue
+            path = Path(module.__file__).resolve()
+            parts = name.split(".") if module.__path__ else name.split(".")[:-1]
+            yield Path(*parts, path.name), path
+
+    def packages(self) -> dict[str, str]:
+        """Return the versions of the installed packages that the files import."""
+        versions: dict[str, str] = {}
+        for name in self.badmodules:
+            versions |= _installed(name.partition(".")[0])
+        return versions
 
 
 def _custom_folders() -> Iterator[str]:

@@ -31,7 +31,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         ) from error
 
 
-def _files_below(root: Path) -> Iterator[str]:
+def files_below(root: Path) -> Iterator[str]:
     """Yield the files below a folder, relative to it. Links are followed."""
     for folder, folders, names in os.walk(root, followlinks=True):
         folders.sort()
@@ -67,7 +67,7 @@ def _states(dataset: Dataset) -> Iterator[str]:
         elif path.is_file():
             yield state_of_file(path.parent, path.name)
         else:
-            for name in _files_below(path):
+            for name in files_below(path):
                 yield state_of_file(path, name)
 
 

@@ -7,30 +7,30 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
-from photofinish.custom.imports import custom_code_hashes
-from photofinish.custom.reference import CodeReference
-from photofinish.data.local_files import state_of_file
-from photofinish.files import in_project, sha256_of_bytes, sha256_of_file
+from photofinish.custom.imports import name_of, script_hashes
+from photofinish.data.local_files import files_below, state_of_file
+from photofinish.files import MOST_BYTES, in_project, project_root, sha256_of_bytes, sha256_of_file
+
+_MADE = ("data/plan", "data/raw", "data/splits", "data/weights")
+"""Folders that the pipeline writes. They count only if `deps` names them, or a folder in them."""
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:
     """Return the plan of a script, with a hash of each file that it depends on.
 
-    Files are hashed by content, and so are the imports of Python files. In folders, only Python
-    files are hashed by content, and other files by size and time.
+    Small files are hashed by content, and so are the imports of Python files. Others are hashed by
+    size and time.
     """
     files = {}
     for dep in script.deps:
-        path = in_project(dep)
-        if path.suffix == ".py" and Path(dep).is_file():
-            path = Path(dep)  # a copy by `dvc exp run --temp` runs its own file
+        path = _found(dep)
         if path.is_dir():
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
         elif path.suffix == ".py":
-            files |= custom_code_hashes([CodeReference(str(path), "")])
+            files |= script_hashes(path)
         else:
-            files[dep] = sha256_of_file(path)
+            files[dep] = _hash(path)
     return ScriptPlan(
         name=name,
         command=script.command,
@@ -44,26 +44,43 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
 def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
     """Return the sha256 of the content of each file, and of each file in a folder.
 
-    Files are named by their path from the project's folder.
+    Files are named by their path from the project's folder, or an absolute one if outside.
     """
     hashes = {}
     for dep in deps:
-        path = Path(dep) if Path(dep).exists() else in_project(dep)
+        path = _found(dep)
         for file in _files_below(path) if path.is_dir() else [path]:
-            hashes[Path(os.path.relpath(file)).as_posix()] = sha256_of_file(file)
+            hashes[name_of(file)] = sha256_of_file(file)
     return hashes
 
 
+def _found(dep: str) -> Path:
+    """Return the path of a dependency. A copy by `dvc exp run --temp` runs its own file."""
+    return Path(dep) if Path(dep).exists() else in_project(dep)
+
+
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden files and compiled Python files."""
-    for path in sorted(folder.rglob("*")):
-        parts = path.relative_to(folder).parts
-        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in parts):
-            yield path
+    """Yield the files below a folder, without hidden, compiled and the pipeline's own files."""
+    here = Path.cwd(), project_root()
+    made = tuple(os.path.relpath(root / each, folder) + os.sep for root in here for each in _MADE)
+    for name in files_below(folder):
+        if name.startswith(made):
+            continue
+        is_hidden = any(part.startswith((".", "__pycache__")) for part in Path(name).parts)
+        if not is_hidden and (folder / name).is_file():  # no broken link
+            yield folder / name
 
 
 def _state(folder: Path, path: Path) -> str:
-    name = path.relative_to(folder).as_posix()
-    if path.suffix == ".py":
-        return f"{name}\0{sha256_of_file(path)}"
-    return state_of_file(folder, name)
+    return f"{path.relative_to(folder).as_posix()}\0{_hash(path)}"
+
+
+def _hash(path: Path) -> str:
+    """Return the sha256 of a small file, or of the size and time of a larger one.
+
+    A large file has another time in an experiment's copy, which runs its script again: as it can't
+    be told from a change without reading it, this is the safe side.
+    """
+    if path.stat().st_size <= MOST_BYTES:
+        return sha256_of_file(path)
+    return sha256_of_bytes(state_of_file(path.parent, path.name).encode(errors="surrogateescape"))

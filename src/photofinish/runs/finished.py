@@ -26,6 +26,7 @@ def keep_result(run: Run) -> None:
     try:
         for name in (records.MODEL, records.TIMINGS_FOLDER):
             shutil.copytree(run.out / name, new / name)
+        _experiment(run).write_text(os.environ.get("DVC_EXP_NAME", ""), encoding="utf-8")
         new.rename(folder)
     except OSError as error:
         shutil.rmtree(new, ignore_errors=True)
@@ -39,6 +40,12 @@ def restore_result(run: Run) -> bool:
     """
     folder = _folder(run)
     if "DVC_STAGE" not in os.environ or not folder.is_dir():
+        return False
+    experiment = _experiment(run)
+    if experiment.is_file() and experiment.read_text(encoding="utf-8") != os.environ.get(
+        "DVC_EXP_NAME", ""
+    ):
+        shutil.rmtree(run.checkpoint_folder())  # its times would be copies of another experiment's
         return False
     if not _is_whole(folder):
         print(f"{run.title}  {folder} is damaged and not used")
@@ -57,6 +64,11 @@ def _is_whole(folder: Path) -> bool:
     except UserError:
         return False
     return is_as_recorded(model / records.WEIGHTS, record.weights_sha256)
+
+
+def _experiment(run: Run) -> Path:
+    """Return the file with the name of the `dvc exp run` that finished, or with nothing."""
+    return run.checkpoint_folder() / "experiment"
 
 
 def _folder(run: Run) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import psutil
 from photofinish.config.base import read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import state_folder
+from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
@@ -34,7 +35,13 @@ from photofinish.results.measured import (
 from photofinish.results.records import DeviceLabel
 from photofinish.scripts.run_script import Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
-from photofinish.scripts.script_record import Given, measured_script, missing_length, steps_of_epoch
+from photofinish.scripts.script_record import (
+    Given,
+    hashes_of,
+    measured_script,
+    missing_length,
+    steps_of_epoch,
+)
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import end_group, kill_tree
 from photofinish.wording import counted
@@ -64,6 +71,10 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
+        for name in _changed(plan):  # another script's run may have taken hours
+            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
+        if _copy_of(folder).is_dir() and not (folder / MEASURED).exists():  # DVC removed it
+            shutil.copytree(_copy_of(folder), folder, dirs_exist_ok=True)
         run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
@@ -74,7 +85,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     given = Given(epochs, plan.files, metrics, plan.time_limit)
     record = measured_script(plan.name, run, kind, host, given)
     if not run.ended:
-        write_measured(folder, record)
+        _write(folder, record)
         _check_settings(plan, run, has_metrics=has_metrics)
         return
     name = f"scripts.{plan.name} on {device}"
@@ -99,7 +110,7 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
         return "The earlier result stays"
     if not run.figures:
         return f"It measured no step{', and the earlier result stays' if before else ''}"
-    write_measured(folder, record)
+    _write(folder, record)
     length = now.lengths[0]
     what = "this part of the job"
     if length.unit == "epochs":
@@ -108,9 +119,24 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
     return f"Kept {steps}: `dvc repro --single-item compare` answers for {what}"
 
 
+def _write(folder: Path, record: Measured) -> None:
+    """Write a record, and a copy that stays if the next run fails."""
+    write_measured(folder, record)
+    with suppress(OSError):  # a full disk
+        write_measured(_copy_of(folder), record)
+
+
+def _copy_of(folder: Path) -> Path:
+    return state_folder() / "scripts" / sha256_of_bytes(str(folder.resolve()).encode())
+
+
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
     """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
-    problems = []
+    problems = [
+        f"{name} changed while scripts.{plan.name} ran, and which version it loaded is not known: "
+        f"run `dvc repro` again"
+        for name in _changed(plan)
+    ]
     if plan.metrics and run.status is not None and not has_metrics:
         problems.append(
             f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
@@ -131,6 +157,12 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
     if problems:
         kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
         raise UserError(". ".join([*problems, kept]))
+
+
+def _changed(plan: ScriptPlan) -> list[str]:
+    """Return the small files that differ from those that `plan` read."""
+    files = plan.files
+    return [name for name, sha256 in hashes_of(files).items() if files.get(name, sha256) != sha256]
 
 
 def _can_extrapolate(run: Watched) -> bool:
