@@ -115,7 +115,7 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=3, save_weights="every_epoch")
-    trainings.environment["DVC_STAGE"] = DVC_STAGE
+    trainings.environment |= {"DVC_STAGE": DVC_STAGE, "DVC_EXP_NAME": "first"}
     learned = trainings.learn()
     timings = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert trainings.learn() == learned

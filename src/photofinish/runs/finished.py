@@ -41,10 +41,9 @@ def restore_result(run: Run) -> bool:
     folder = _folder(run)
     if "DVC_STAGE" not in os.environ or not folder.is_dir():
         return False
-    experiment = _experiment(run)
-    if experiment.is_file() and experiment.read_text(encoding="utf-8") != os.environ.get(
-        "DVC_EXP_NAME", ""
-    ):
+    file = _experiment(run)
+    finished = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if finished and finished != os.environ.get("DVC_EXP_NAME", finished):
         shutil.rmtree(run.checkpoint_folder())  # its times would be copies of another experiment's
         return False
     if not _is_whole(folder):

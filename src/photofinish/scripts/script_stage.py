@@ -132,11 +132,7 @@ def _copy_of(folder: Path) -> Path:
 
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
     """Raise UserError if the plan expects what a complete run did not do. Its record is kept."""
-    problems = [
-        f"{name} changed while scripts.{plan.name} ran, and which version it loaded is not known: "
-        f"run `dvc repro` again"
-        for name in _changed(plan)
-    ]
+    problems = []
     if plan.metrics and run.status is not None and not has_metrics:
         problems.append(
             f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
