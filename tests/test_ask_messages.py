@@ -75,10 +75,10 @@ def test_nothing_waits_for_a_device_whose_graph_is_captured(
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     device = Device(torch.device("cuda:1"))
-    device.wait()
+    device.wait(0.0)
     assert not waits
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    device.wait()
+    device.wait(0.0)
     assert waits == [torch.device("cuda:1")]
 
 

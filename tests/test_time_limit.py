@@ -136,6 +136,10 @@ def test_another_limit_trains_again_only_if_another_epoch_then_has_time(
         changed = PARAMS.replace("time_limit: 10 min", f"time_limit: {limit}" if limit else "")
         replaces = weights if has_time and epochs_left else "an earlier one"
         assert plan(changed)["replaces"] == replaces, limit
+    results.rename(tmp_path / "deleted")
+    assert plan(changed)["replaces"] == replaces  # else DVC would bring the shorter result back
+    assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
+    (tmp_path / "deleted").rename(results)
     # A result of other settings is none.
     assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
     # So is one that a full disk has cut off.

@@ -11,8 +11,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_IDLE_SECONDS = 1e-3
-"""An idle device is waited for in less, by hand."""
+_IDLE_SECONDS, _IDLE_SHARE = 1e-3, 0.05
+"""An idle device is waited for in less, or in a smaller share of the time in doubt, by hand."""
 _SAMPLED = 11
 """Every 11th period, by hand, is timed by events, as they cost microseconds."""
 
@@ -26,8 +26,8 @@ class Device:
         self._pairs: list[tuple[Any, Any]] = []
         self._periods = 0
 
-    def wait(self) -> float | None:
-        """Wait until the device is idle. Return the time then, or None if it was idle.
+    def wait(self, at: float) -> float | None:
+        """Wait until the device is idle. Return the time then, or None if it was idle since `at`.
 
         While a graph is captured, there is no waiting.
         """
@@ -40,7 +40,8 @@ class Device:
         else:
             getattr(torch, self._device.type).synchronize()
         now = time.perf_counter()
-        return now if now - asked_at > _IDLE_SECONDS else None
+        idle_seconds = max(_IDLE_SECONDS, _IDLE_SHARE * (asked_at - at))
+        return now if now - asked_at > idle_seconds else None
 
     def begin_event(self) -> None:
         """Record an event where some periods begin to compute."""

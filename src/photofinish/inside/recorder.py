@@ -298,7 +298,7 @@ class Recorder:
     def _end_block(self, at: float) -> None:
         """Add the line of a block, and begin another. Wait for an accelerator."""
         if self._device is not None:
-            at = self._device.wait() or at
+            at = self._device.wait(at) or at
         if at > self._began_at:
             if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED

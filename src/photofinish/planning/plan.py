@@ -44,7 +44,11 @@ def write_plan(
     This runs at every `dvc repro`, since DVC sees neither the machine nor local images and sources.
     """
     cpu_host, gpu_host = fingerprint(params.devices, machines)
-    plans = {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host, **_plans(params, stages, results)}
+    plans = {
+        "hosts/cpu": cpu_host,
+        "hosts/gpu": gpu_host,
+        **_plans(params, folder, stages, results),
+    }
     paths = {folder / f"{name}.json": plan for name, plan in plans.items()}
     for path, plan in paths.items():
         text = plan.model_dump_json(indent=2) + "\n"
@@ -56,7 +60,7 @@ def write_plan(
             former.unlink()
 
 
-def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
+def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except the devices' files, by name."""
     device_limit = params.devices.cpu.time_limit
     limits = {name: one.time_limit or device_limit for name, one in params.experiments.items()}
@@ -89,13 +93,14 @@ def _plans(params: Params, stages: Path, results: Path) -> dict[str, BaseModel]:
         code = _hashes(parts.values()) | deps
         plans[f"experiments/{name}"] = plan(**dict(experiment), custom_code=code)
         planned = on_cpu(experiment)
-        replaces = to_replace(planned, results / name / "cpu", limits[name])
+        earlier = folder / f"on_cpu/{name}.json"
+        replaces = to_replace(planned, results / name / "cpu", limits[name], earlier)
         plans[f"on_cpu/{name}"] = plan(**dict(planned), custom_code=code, replaces=replaces)
         steps = step_settings(experiment)
         judged = [monitored] if monitored else []  # validation computes it
         code = _hashes([*custom_code_of(steps).values(), *judged]) | deps
-        for folder, each in {"steps": steps, "steps_on_cpu": on_cpu(steps)}.items():
-            plans[f"{folder}/{name}"] = plan(**dict(each), custom_code=code)
+        for kind, each in {"steps": steps, "steps_on_cpu": on_cpu(steps)}.items():
+            plans[f"{kind}/{name}"] = plan(**dict(each), custom_code=code)
         code = custom_code_hashes([metric.reference for metric in metrics])
         plans[f"metrics/{name}"] = MetricsPlan(metrics=metrics, custom_code=code)
     for name, dataset in params.datasets.items():
@@ -117,15 +122,22 @@ def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
 
 
-def to_replace(experiment: Experiment, result: Path, limit_seconds: float | None) -> str | None:
+def to_replace(
+    experiment: Experiment, result: Path, limit_seconds: float | None, earlier: Path
+) -> str | None:
     """Return the sha256 of the recorded weights if this limit allows another epoch.
 
-    Otherwise return what the recorded training itself replaced. A result of other settings is
-    ignored, because DVC replaces it anyway. The limit is not part of a training's cache key, but
-    these weights are, as long as the new result is valid.
+    Otherwise return what the recorded training itself replaced, or what the `earlier` plan did if
+    the result was deleted or its training killed. A result of other settings is ignored, because
+    DVC replaces it anyway. The limit is not part of a training's cache key, but these weights are,
+    as long as the new result is valid.
     """
+    settings = json.loads(experiment.model_dump_json())
+    if not (result / "model").is_dir():
+        planned = _read(earlier)
+        return planned.get("replaces") if settings.items() <= planned.items() else None
     record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
-    if not timings or record.get("experiment") != json.loads(experiment.model_dump_json()):
+    if not timings or record.get("experiment") != settings:
         return None
     if timings.get("epochs_left"):
         epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]

@@ -109,7 +109,7 @@ def configure_torch(
     """Set up torch for the whole process, once, before it computes the first tensor."""
     torch.set_num_threads(threads)
     # TF32 shortens the mantissa of float32 to 10 bits, so it is off unless `precision` is tf32.
-    tf32 = effective_precision(device, precision) == "tf32"
+    tf32 = precision == "tf32" and device.type == "cuda" and torch.version.hip is None
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = False
