@@ -101,3 +101,5 @@ def test_files_outside_the_project_have_one_name_in_each_folder(
         monkeypatch.chdir(custom_files.folder / folder)
         assert [*files_of(outside), *dep_hashes([outside, "a.txt"])] == [outside, outside, "a.txt"]
         check_code_unchanged(files_of(outside))
+    (custom_files.folder / ".git").mkdir()  # all of it has the same place in each clone
+    assert [*files_of(outside)] == ["../../../ext/net.py"]

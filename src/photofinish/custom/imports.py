@@ -49,12 +49,14 @@ def script_hashes(script: Path) -> dict[str, str]:
 
 
 def name_of(file: Path) -> str:
-    """Return a file's path from this folder, or its absolute path if it is outside.
+    """Return a file's path from this folder, or its absolute path if it is in no Git of this one.
 
-    A copy by `dvc exp run --temp` is another folder, and its names are the same.
+    Clones, and copies by `dvc exp run --temp`, are other folders, and their names are the same.
     """
-    name = Path(os.path.relpath(file))
-    return (file.resolve() if name.parts[0] == ".." else name).as_posix()
+    here = Path.cwd()
+    top = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    is_inside = file.resolve().is_relative_to(top.resolve())
+    return (Path(os.path.relpath(file)) if is_inside else file.resolve()).as_posix()
 
 
 def _hashes(files: Iterable[Path], packages: dict[str, str]) -> dict[str, str]:
