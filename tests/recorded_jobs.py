@@ -19,7 +19,7 @@ from torch import nn
 
 from photofinish.data import PartName
 from photofinish.models.registry import build_model
-from photofinish.training import graphs, optimization
+from photofinish.training import graphs, learning_rates, optimizer
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.graphs import GraphedSteps
 from photofinish.training.input_paths import make_batches
@@ -42,7 +42,8 @@ MakeJob = Callable[..., Trainer]
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> OperationRecorder:
     made = OperationRecorder()
     monkeypatch.setattr(graphs, "recorder_of", lambda _device: made)
-    monkeypatch.setattr(optimization, "is_accelerator", lambda _device: True)
+    for module in (learning_rates, optimizer):
+        monkeypatch.setattr(module, "is_accelerator", lambda _device: True)
     monkeypatch.setattr(graphs, "TRIED_STEPS", 2)
     torch.set_num_threads(1)
     return made

@@ -60,8 +60,10 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
 
     measured = read_measured(tmp_path / "measured/measured.json")
     assert isinstance(measured, Measured)
+    assert measured.training
     timings = experiment_job(measured, experiment)
     assert timings.planned_epochs == 12
+    assert timings.timed.of == 12 * -(-measured.training.samples["train"] // batch_size)
     assert {part.holds for part in measured.parts} == expected
     assert timings.median_step_seconds < 1.01 * timings.median_epoch_seconds
     assert measured.operations

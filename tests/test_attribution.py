@@ -33,7 +33,7 @@ from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
-from photofinish.training.optimization import LearningRates
+from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU, configure_torch_for, torch_restored
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

@@ -56,7 +56,7 @@ RUN_BY = {
     "measure": ("measure/measure.py", "measure/attribution.py"),
     "compare measure script": ("results/measured.py",),
     "script": ("inside/hooks.py", "inside/recorder.py", "scripts/run_script.py"),
-    "measure train": ("training/trainer.py", "training/optimization.py"),
+    "measure train": ("training/trainer.py", "training/step.py"),
     "train": ("runs/train.py", "training/checkpoint.py"),
     "evaluate measure train": ("training/losses.py",),
     "evaluate": ("evaluation/evaluate.py",),

@@ -27,7 +27,7 @@ ORDER = (
 RUNS_WITHOUT = {
     "the trainer": (
         "models.registry results training.batches training.checkpoint "
-        "training.failures training.input_paths training.optimization training.world "
+        "training.failures training.input_paths training.step training.world "
         "training.torch_device training.trainer",
         "pydantic mlflow dvc pandas sklearn safetensors matplotlib rich psutil pynvml PIL",
     ),

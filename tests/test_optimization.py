@@ -17,12 +17,9 @@ from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
 from photofinish.errors import ConfigError
-from photofinish.training import optimization
-from photofinish.training.optimization import (
-    DeviceLearningRates,
-    LearningRates,
-    build_optimizers,
-)
+from photofinish.training import learning_rates, optimizer
+from photofinish.training.learning_rates import DeviceLearningRates, LearningRates
+from photofinish.training.optimizer import build_optimizers
 from photofinish.training.torch_device import CPU
 
 EPOCHS, STEPS = 6, 4
@@ -159,7 +156,8 @@ def test_the_steps_are_those_of_pytorchs_plain_loop_over_the_parameters(
 @pytest.fixture
 def _as_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Memory that nothing was written to is no number."""
-    monkeypatch.setattr(optimization, "is_accelerator", lambda _device: True)
+    for module in (learning_rates, optimizer):
+        monkeypatch.setattr(module, "is_accelerator", lambda _device: True)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
     before = torch.get_deterministic_debug_mode()
     torch.set_deterministic_debug_mode("error")

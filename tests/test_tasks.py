@@ -254,10 +254,9 @@ def test_probabilities_and_logarithms_are_scored_as_the_loss_reads_them(
     tmp_path: Path,
     custom_files: CustomFiles,
 ) -> None:
-    task = task_split.manifest.task
-    name, other_name, last = ALIKE[task]
+    name, other_name, last = ALIKE[task_split.manifest.task]
     net = custom_files.write("net.py", READ_BY_LOSSES) + ":Net"
-    other_loss = {"name": other_name} | ({"log_input": False} if task == "values" else {})
+    other_loss = {"name": other_name} | ({"log_input": False} if last == "exp" else {})
     found = []
     for loss, ends in (({"name": name}, {}), (other_loss, {"last": last})):
         experiment = make_experiment(epochs=3, loss=loss, model={"name": net, **ends})

@@ -7,7 +7,7 @@ import torch
 from recorder import OperationRecorder
 
 import photofinish.training.cuda_recorder
-from photofinish.training import graphs, optimization, torch_device
+from photofinish.training import graphs, learning_rates, optimizer, torch_device
 
 _is_available = torch.accelerator.is_available
 
@@ -19,7 +19,8 @@ def pytest_configure() -> None:
     patch.setattr(torch_device, "accelerator", lambda *_: torch_device.CPU)
     for module in (graphs, photofinish.training.cuda_recorder):
         patch.setattr(module, "recorder_of", lambda _device: recorder)
-    patch.setattr(optimization, "is_accelerator", lambda _device: True)
+    for module in (learning_rates, optimizer):
+        patch.setattr(module, "is_accelerator", lambda _device: True)
 
 
 def pytest_collection_finish() -> None:

@@ -67,7 +67,10 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def timed(self) -> TimedShare:
-        return TimedShare(self.timed_steps, self.job_epochs * self.job_epoch_steps, "step")
+        epochs, epoch_steps = self.job_epochs, self.job_epoch_steps
+        if float(epochs).is_integer():
+            epoch_steps = math.ceil(epoch_steps)
+        return TimedShare(self.timed_steps, epochs * epoch_steps, "step")
 
     @property
     def validation_share(self) -> float:

@@ -25,7 +25,7 @@ from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import build_optimizers
+from photofinish.training.optimizer import build_optimizers
 from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer

@@ -1,7 +1,7 @@
 """One training, from its plan to its results. Every rank runs this program; rank 0 writes.
 
 stages/train.py calls `train_rank`. Read `train` and `_train_own_seed` here, `Trainer._epoch` in
-training/trainer.py for the loop, `Step` in training/optimization.py for a step, and `Loss` in
+training/trainer.py for the loop, `Step` in training/step.py for a step, and `Loss` in
 training/losses.py. Checkpoints and limits are in runs/training.py.
 """
 

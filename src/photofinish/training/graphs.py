@@ -36,9 +36,10 @@ from photofinish.training.cuda_recorder import (
     first_failure,
     recorder_of,
 )
+from photofinish.training.learning_rates import DeviceLearningRates, Rates, override_groups
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import DeviceLearningRates, Rates, Step, override_groups
 from photofinish.training.state import TrainState
+from photofinish.training.step import Step
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment

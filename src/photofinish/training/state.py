@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.optimization import LearningRates
+from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:

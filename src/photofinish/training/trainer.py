@@ -1,7 +1,7 @@
 """The only training loop. It works for any device, and uses no files, no DVC and no MLflow.
 
 `prepare` warms up and chooses how steps are launched, and `epochs` trains. A step and its optimizer
-are in optimization.py, and the loss in losses.py. graphs.py captures steps.
+are in step.py and optimizer.py, and the loss in losses.py. graphs.py captures steps.
 
 Within an epoch's timed pass, the loop logs nothing and reads nothing back from the device. The
 clock waits for the device before and after the pass. Validation reads back once, at its end.
@@ -27,9 +27,11 @@ from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.custom_step import BatchTransform, check_several_optimizers
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, Steps, choose_steps, fall_back
+from photofinish.training.learning_rates import LearningRates
 from photofinish.training.losses import Loss
-from photofinish.training.optimization import LearningRates, Step, build_optimizers
+from photofinish.training.optimizer import build_optimizers
 from photofinish.training.state import AveragedWeights, Progress, TrainState, progress_in, put_back
+from photofinish.training.step import Step
 from photofinish.training.torch_device import (
     CPU,
     compile_network,

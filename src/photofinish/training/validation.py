@@ -16,9 +16,9 @@ from photofinish.training.cuda_recorder import Recorded, first_failure
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.graphs import GraphedSteps, most_steps
 from photofinish.training.losses import Loss, Weight, predict, to_input
-from photofinish.training.optimization import Step
 from photofinish.training.output_metrics import joined, monitored_value, rows_that_count
 from photofinish.training.state import TrainState
+from photofinish.training.step import Step
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
