@@ -203,7 +203,7 @@ for epoch in range(3):
 def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     tmp_path: Path, script: str, steps: int, epoch_steps: int
 ) -> None:
-    process = recorded(tmp_path, script)
+    process = recorded(tmp_path, script, warm_python.executable())
     figures = figures_of(process)
     assert figures.steps == steps
     assert bool(process.uncounted) == (script is IN_BACKWARD)
