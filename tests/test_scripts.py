@@ -231,6 +231,19 @@ def test_a_file_that_changed_after_plan_read_it_is_named_before_the_run(
     assert run_mine(ONE_EPOCH, r"lib\.py changed after `plan` read it", files=files) == kept
 
 
+def test_a_file_that_a_script_loads_and_its_deps_lack_is_named(
+    run_mine: RunScript, custom_files: CustomFiles, capfd: pytest.CaptureFixture[str]
+) -> None:
+    custom_files.write("left_out.py", "")
+    custom_files.write("lib/planned.py", "")
+    files = {"mine.py": sha256_of_bytes(WITH_LINE.encode()), "lib": "its state"}
+    imports = "import sys, left_out\nsys.path.append('lib')\nimport planned\n"
+    for script, expected in ((WITH_LINE, ""), (imports + WITH_LINE, "left_out.py")):
+        run_mine(script, files=files | {"mine.py": sha256_of_bytes(script.encode())})
+        (line,) = [*re.findall("loaded (.*), and", capfd.readouterr().err), *[""][bool(expected) :]]
+        assert line == expected
+
+
 def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_another_version(
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:

@@ -18,6 +18,7 @@ import psutil
 
 from photofinish.config.base import read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.custom.imports import name_of
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.inside.hooks import TAKES_APART
@@ -86,6 +87,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     record = measured_script(plan.name, run, kind, host, given)
     if not run.ended:
         _write(folder, record)
+        _report_missing_deps(plan, run)
         _check_settings(plan, run, has_metrics=has_metrics)
         return
     name = f"scripts.{plan.name} on {device}"
@@ -159,6 +161,18 @@ def _changed(plan: ScriptPlan) -> list[str]:
     """Return the small files that differ from those that `plan` read."""
     files = plan.files
     return [name for name, sha256 in hashes_of(files).items() if files.get(name, sha256) != sha256]
+
+
+def _report_missing_deps(plan: ScriptPlan, run: Watched) -> None:
+    """Name the files that the command loaded and `deps` lacks, as their edits would not run it."""
+    loaded = {name_of(Path(file)) for file in (run.process.files if run.process else ())}
+    lacking = [name for name in loaded if not any(map(Path(name).is_relative_to, plan.files))]
+    if lacking:
+        print(
+            f"scripts.{plan.name} loaded {', '.join(sorted(lacking))}, and its deps in params.yaml "
+            f"lack it: add it, or an edit there runs nothing again",
+            file=sys.stderr,
+        )
 
 
 def _can_extrapolate(run: Watched) -> bool:
