@@ -63,7 +63,14 @@ def test_ratios_of_rounds_are_ours_over_the_bare_loop_and_others_over_ours(tmp_p
 @pytest.mark.slow
 def test_a_quick_run_gives_every_row_with_sane_figures(tmp_path: Path) -> None:
     options = "--quick --rounds 1 --threads 1 --processor-time --only mnist-mlp jpegs-cnn"
-    command = [warm_python.executable(), "-m", "benchmarks", *options.split(), "--out", str(tmp_path)]
+    command = [
+        warm_python.executable(),
+        "-m",
+        "benchmarks",
+        *options.split(),
+        "--out",
+        str(tmp_path),
+    ]
     ran = run_command(command, ROOT, os.environ | {"PYTHONPATH": str(ROOT / "src")})
     assert ran.returncode == 0, ran.stderr  # it refuses sides whose networks end with other losses
     rows = read_rows(tmp_path)

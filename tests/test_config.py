@@ -331,6 +331,11 @@ MERGED: dict[str, Merged] = {
             "early_stopping": EarlyStopping(patience=9, min_delta=0.1),
         },
     ),
+    "an empty block without a name is none": (
+        [("epochs: 10", UNNAMED), (LR, "augmentation: {}")],
+        "mlp",
+        {"augmentation": Augmentation()},
+    ),
     "another value to follow replaces the whole block": (
         [("epochs: 10", UNNAMED), (LR, f"early_stopping: {ACCURACY}")],
         "mlp",

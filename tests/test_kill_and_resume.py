@@ -46,6 +46,13 @@ class Trainings:
         process.communicate()
         assert process.returncode == -signal.SIGKILL, kill
 
+    def original(self) -> Path:
+        """Make this folder a copy of a project, and return the project's folder."""
+        (self.folder / ".dvc").mkdir(exist_ok=True)
+        original = self.folder / "original"
+        original.mkdir(exist_ok=True)
+        return original
+
     def start_over(self) -> None:
         shutil.rmtree(self.folder / ".photofinish", ignore_errors=True)
 
@@ -122,11 +129,15 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     assert trainings.output == "small on cpu  had finished: its result is restored\n"
     again = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
     assert again == timings  # so that MLflow has one run of it
-    trainings.environment["DVC_EXP_NAME"] = "again"  # in a copy, without an entry in dvc.lock
-    assert trainings.learn() == learned
-    assert "epoch 1/3" in trainings.output
+    trainings.environment["DVC_EXP_NAME"] = "again"  # after a kill while DVC stored the result
     trainings.learn()
     assert trainings.output == "small on cpu  had finished: its result is restored\n"
+    for name, is_restored in (("one", False), ("one", True), ("two", False)):  # in copies
+        trainings.environment |= {"DVC_EXP_NAME": name, "DVC_ROOT": str(trainings.original())}
+        assert trainings.learn() == learned
+        assert ("had finished" in trainings.output) == is_restored
+        assert ("epoch 1/3" in trainings.output) == (not is_restored)
+    del trainings.environment["DVC_ROOT"]
     lock = trainings.folder / "dvc.lock"
     lock.write_text(f"stages:\n  {DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
     assert trainings.learn() == learned

@@ -100,6 +100,11 @@ def change_timings(results: Path, **changes: Any) -> Path:
     return results
 
 
+def store_of(store: Store, *, is_shared: bool) -> Store:
+    """Return the project's own store, or one like it that other machines use, too."""
+    return replace(store, local_artifacts=None) if is_shared else store
+
+
 def start_run(store: Store, results: Path, process: str) -> str:
     """Create the run of a training as the stage does when it begins."""
     document = document_of(results)
@@ -260,11 +265,15 @@ def test_a_run_that_its_training_could_not_complete_is_completed(
     assert mirror(store, results) == 0
 
 
-def test_a_run_left_running_is_closed_if_its_process_is_gone(store: Store, gone: str) -> None:
+@pytest.mark.parametrize(("is_shared", "of_another"), [(True, "RUNNING"), (False, "KILLED")])
+def test_a_run_left_running_is_closed_if_its_process_is_gone(
+    store: Store, gone: str, is_shared: bool, of_another: str
+) -> None:
+    store = store_of(store, is_shared=is_shared)
     statuses = {
         gone: "KILLED",
         json.dumps([HERE, os.getpid(), 1.7e9]): "KILLED",  # another process with the same id
-        json.dumps([f"not-{HERE}", os.getpid(), 1.7e9]): "RUNNING",
+        json.dumps([f"not-{HERE}", os.getpid(), 1.7e9]): of_another,
         process_tag(): "RUNNING",
     }
     runs = {
@@ -277,8 +286,10 @@ def test_a_run_left_running_is_closed_if_its_process_is_gone(store: Store, gone:
 
 def test_a_run_that_another_process_writes_is_left_to_it(store: Store, results: Path) -> None:
     start_run(store, results, json.dumps(["lab", 1, time.time()]))
-    assert mirror(store, results) == 0
+    assert mirror(store_of(store, is_shared=True), results) == 0
     assert the_run(store).info.status == "RUNNING"
+    assert mirror(store, results) == 1  # lab is a former name of this container
+    assert the_run(store).info.status == "FINISHED"
 
 
 def test_scores_that_come_later_complete_the_same_run_without_the_model_again(

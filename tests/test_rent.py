@@ -108,7 +108,11 @@ def test_code_above_the_pipelines_folder_is_not_left_behind(project: Path) -> No
     (project.parent / "net.py").write_text("class Net: ...", encoding="utf-8")
     params["experiments"]["mine"]["model"] = {"name": "../net.py:Net"}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="in the folder above"):
+    with pytest.raises(UserError, match="above this folder, which would stay here: move"):
+        rent("T4")
+    params["experiments"]["mine"] |= {"model": "linear", "deps": ["../net.py"]}
+    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    with pytest.raises(UserError, match="above this folder, which would stay here: move"):
         rent("T4")
 
 

@@ -170,8 +170,9 @@ def test_a_number_that_is_no_class_needs_ignore_index(
     assert len(ignoring.judged.actual) == 15 * 7
     with pytest.raises(ConfigError, match=r"-2 and -1.*ignore_index"):
         named_targets("data", np.array([[-2, -1, 0]]), None)
-    with pytest.raises(ConfigError, match="target of item 1 is -100, and a class is at least 0"):
+    with pytest.raises(ConfigError, match="target of item 1 is -100, which PyTorch ignores"):
         named_targets("data", np.array([0, -100, 2]), None)
+    assert named_targets("data", np.array([1, -1]), None)[2] == ("-1", "1")
 
 
 @pytest.mark.parametrize(

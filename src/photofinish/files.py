@@ -18,8 +18,8 @@ from typing import Any
 
 OWN_FOLDER = Path("photofinish")
 """Folder of the pipeline in a repository that has its own dvc.yaml or stages, for example."""
-MOST_BYTES = 10**6
-"""Size of a file from which on it is data, by hand."""
+LARGE_FILE_BYTES = 10**6
+"""Size above which a file counts as data, by hand: it is known by its size and time."""
 _NOTED = "PHOTOFINISH_NOTED_STATE_FOLDER"
 """Variable that keeps the processes that this one starts from repeating a note."""
 
@@ -96,6 +96,11 @@ def is_copy() -> bool:
 def in_project(path: str) -> Path:
     """Return a path that a user wrote, relative to the project's folder."""
     return project_root() / os.path.expanduser(path)  # noqa: PTH111  # an unknown user is no error
+
+
+def found(name: str) -> Path:
+    """Return a file of this folder, or else of the project: a copy lacks what Git ignores."""
+    return Path(name) if Path(name).exists() else in_project(name)
 
 
 def state_folder() -> Path:

@@ -29,6 +29,7 @@ from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import ConfigError, UserError
+from photofinish.files import OWN_FOLDER
 from photofinish.reporting.answers import Answers, read_answers
 from photofinish.scripts.rented import ANSWER, FOLDER
 from photofinish.wording import listed, money, printable, seconds, unknown_name
@@ -148,10 +149,11 @@ def _trainings(gpu: str, top: Path) -> _Job:
             "params.yaml has no experiments. Of a script: photofinish rent GPU -- python train.py"
         )
     settings = [*params.experiments.values(), *params.datasets.values()]
-    if Path.cwd() == top and any('"../' in each.model_dump_json() for each in settings):
+    if Path.cwd() == top and any("'../" in repr(each) for each in settings):
+        is_own = Path.cwd().name == OWN_FOLDER.name
+        remedy = "call `photofinish rent` in the folder above" if is_own else "move them into it"
         raise UserError(
-            "params.yaml names files above this folder, which would stay here: call "
-            "`photofinish rent` in the folder above"
+            f"params.yaml names files above this folder, which would stay here: {remedy}"
         )
     # Repeats and further seeds are trained on the rented GPU, too.
     trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}

@@ -38,9 +38,9 @@ from photofinish.config.pytorch_names import (
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
-_OTHERS = "augmentation", "early_stopping", "input", "model", "sampler", "step", "validation_step"
+_NO_NAMES = "augmentation", "early_stopping", "input", "model", "sampler", "step", "validation_step"
 BLOCKS: dict[str, Namespace | None] = {
-    **dict.fromkeys(_OTHERS),
+    **dict.fromkeys(_NO_NAMES),
     "loss": LOSSES,
     "optimizer": OPTIMIZERS,
     "schedule": SCHEDULES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import islice
@@ -175,7 +176,7 @@ class _Loader:
             """Return the section that a setting was written in, `defaults` or the experiment."""
             key, *rest = map(str, path)
             block, default = spelled_out(settings.get(key)), spelled_out(defaults.get(key))
-            is_merged = bool(default and rest) and _is_merged(key, block, default)
+            is_merged = bool(rest) and _is_merged(key, block, default)
             is_own = key in settings and (not is_merged or rest[0] in block)
             return ("experiments", name) if is_own or key not in defaults else ("defaults",)
 
@@ -251,17 +252,23 @@ def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]
 
 
 def _is_merged(key: str, block: Any, default: Any) -> bool:
-    """Return True if a block and its default are mappings, and it names no other kind."""
+    """Return True if a block and its default are mappings of one kind.
+
+    An empty block replaces one that has no name: `augmentation: {}` is none.
+    """
     if not isinstance(block, dict) or not isinstance(default, dict):
         return False
-    by, unnamed = "name", None
-    if key == "early_stopping":  # mode and min_delta are for the value that is followed
-        by, unnamed = "monitor", EarlyStopping.model_fields["monitor"].default
-    name = default.get(by, unnamed)
-    own, namespace = block.get(by, name), BLOCKS.get(key)
-    if own == name or not namespace or CONSTANT in (own, name):
-        return bool(own == name)
-    try:
-        return namespace.reference(str(own)) == namespace.reference(str(name))
-    except ValueError:  # reported later, with the allowed names
-        return False
+    if not block:
+        return "name" in default
+    return _kind(key, {**default, **block}) == _kind(key, default)
+
+
+def _kind(key: str, block: dict[str, Any]) -> object:
+    """Return what a block's settings are for: a class, or the value that early stopping follows."""
+    if key == "early_stopping":
+        return block.get("monitor", EarlyStopping.model_fields["monitor"].default)
+    name, namespace = block.get("name"), BLOCKS.get(key)
+    if namespace and name != CONSTANT:
+        with suppress(ValueError):  # reported later, with the allowed names
+            return namespace.reference(str(name))
+    return name

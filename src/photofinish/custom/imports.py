@@ -17,7 +17,7 @@ from typing import Any
 from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import is_as_recorded, sha256_of_file
+from photofinish.files import found, is_as_recorded, project_root, sha256_of_file
 
 PACKAGE = "package "
 """Prefix that marks installed packages among the names of custom code."""
@@ -34,29 +34,31 @@ def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
 
 
 def script_hashes(script: Path) -> dict[str, str]:
-    """Return the same for a script, which Python runs by its path or by its name, as in `-m`."""
+    """Return the hashes of a script and its imports. Python runs it by path or by name (`-m`)."""
     reference = CodeReference(str(script), "")
     folder = Path.cwd() if script.resolve().is_relative_to(Path.cwd()) else reference.root
     assert folder
     name = script.resolve().relative_to(folder).with_suffix("").as_posix()
     finder = _Finder([*map(str, (script.parent, folder, reference.root)), *_custom_folders()])
     with _syntax_errors(str(script)), suppress(ImportError):  # `from . import` without a package
-        if "." in name:  # no module's name
+        try:
+            finder.import_hook(name.replace("/", "."))  # relative imports need the name
+        except ImportError:  # no name of a module, such as v1.2, or a package's, such as torch/
             finder.run_script(str(script))
-        else:  # relative imports need the name
-            finder.import_hook(name.replace("/", "."))
-    return _hashes(dict(finder.files()).values(), finder.packages())
+    return _hashes((path for _, path in finder.files()), finder.packages())
 
 
 def name_of(file: Path) -> str:
-    """Return a file's path from this folder, or its absolute path if it is in no Git of this one.
+    """Return a file's path from the project, or its absolute path if it is in another Git.
 
     Clones, and copies by `dvc exp run --temp`, are other folders, and their names are the same.
     """
-    here = Path.cwd()
-    top = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
-    is_inside = file.resolve().is_relative_to(top.resolve())
-    return (Path(os.path.relpath(file)) if is_inside else file.resolve()).as_posix()
+    path = Path(os.path.abspath(file))  # noqa: PTH100  # a link counts by its own name
+    for here in (Path.cwd(), project_root()):
+        top = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+        if path.is_relative_to(top):
+            return Path(os.path.relpath(path, here)).as_posix()
+    return path.as_posix()
 
 
 def _hashes(files: Iterable[Path], packages: dict[str, str]) -> dict[str, str]:
@@ -103,7 +105,7 @@ def _syntax_errors(file: str) -> Iterator[None]:
 def check_code_unchanged(custom_code: dict[str, str]) -> None:
     """Raise UserError if custom code changed after `plan` read it."""
     for name, sha256 in custom_code.items():
-        if not name.startswith(PACKAGE) and not is_as_recorded(Path(name), sha256):
+        if not name.startswith(PACKAGE) and not is_as_recorded(found(name), sha256):
             raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
 
 

@@ -32,8 +32,12 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """Yield the files below a folder, relative to it. Links are followed."""
+    """Yield the files below a folder, relative to it. Links are followed, but not upwards."""
     for folder, folders, names in os.walk(root, followlinks=True):
+        above = Path(folder).parents[: len(Path(folder).parts) - len(root.parts)]
+        if Path(folder).resolve() in [each.resolve() for each in above]:
+            folders.clear()
+            continue
         folders.sort()
         for name in sorted(names):
             yield os.path.relpath(os.path.join(folder, name), root)  # noqa: PTH118

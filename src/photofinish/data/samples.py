@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import Dataset
 
 from photofinish.custom.running import run_custom_code, seed_generators
-from photofinish.data import PartName, TaskName
+from photofinish.data import IGNORED_CLASS, PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
@@ -256,11 +256,11 @@ def _named_classes(
     has_positions = len(column.shape) > 1
     if not names and not has_positions:
         assert isinstance(column, np.ndarray)
-        if column.min() < 0:
-            item = int(column.argmin())
+        if IGNORED_CLASS in column:
+            item = int((column == IGNORED_CLASS).argmax())
             raise ConfigError(
-                f"{where}: the target of item {item} is {column[item]}, and a class is at least 0. "
-                f"If it marks samples without a class, leave these out of the data set"
+                f"{where}: the target of item {item} is {IGNORED_CLASS}, which PyTorch ignores: "
+                f"leave samples without a class out of the data set"
             )
         classes, column = np.unique(column, return_inverse=True)
         return column.astype(np.int64), tuple(str(number) for number in classes)

@@ -106,6 +106,7 @@ def _common_commit(base: str) -> str:
 def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
     """Write the files of a commit to a folder, with those of its submodules."""
     _extract(work.top, commit, folder)
+    (folder / ".git").mkdir()  # so that custom code is named as in the working tree
     there = folder / work.folder.relative_to(work.top)
     if not (there / _PARAMS).is_file():
         raise ConfigError(f"{commit[:10]} has no {_PARAMS} here: name another commit")
@@ -122,8 +123,10 @@ def _extract(repository: Path, commit: str, folder: Path) -> None:
             archive.extraction_filter = tarfile.data_filter
         archive.extractall(folder)  # noqa: S202  # Git wrote the archive
     for line in git(repository, "ls-tree", "-r", commit).splitlines():
-        (_, kind, of_submodule), path = line.partition("\t")[0].split(), line.partition("\t")[2]
+        entry, _, path = line.partition("\t")
+        _, kind, of_submodule = entry.split()
         if kind == "commit" and (repository / path / ".git").exists():
+            git(repository / path, "cat-file", "-e", of_submodule)  # names a commit that is missing
             _extract(repository / path, of_submodule, folder / path)
 
 

@@ -9,21 +9,32 @@ from pathlib import Path
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.imports import name_of, script_hashes
 from photofinish.data.local_files import files_below, state_of_file
-from photofinish.files import MOST_BYTES, in_project, project_root, sha256_of_bytes, sha256_of_file
+from photofinish.files import (
+    LARGE_FILE_BYTES,
+    found,
+    project_root,
+    sha256_of_bytes,
+    sha256_of_file,
+)
 
-_MADE = ("data/plan", "data/raw", "data/splits", "data/weights")
-"""Folders that the pipeline writes. They count only if `deps` names them, or a folder in them."""
+_MADE = (
+    *("data/plan", "data/raw", "data/splits", "data/weights", "results", "report", "metrics"),
+    *("plots", "mlruns", "mlflow.db", "dvc.lock"),
+)
+"""Paths that the pipeline writes. They count only if `deps` names them, or a folder in them."""
+_BY_CONTENT = ".py", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"
+"""Code and settings. A folder may hold millions of other files, too many to read in each plan."""
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:
     """Return the plan of a script, with a hash of each file that it depends on.
 
-    Small files are hashed by content, and so are the imports of Python files. Others are hashed by
-    size and time.
+    Small files are hashed by content, and so are the imports of Python files. Large ones, and
+    data in folders, are hashed by size and time.
     """
     files = {}
     for dep in script.deps:
-        path = _found(dep)
+        path = found(dep)
         if path.is_dir():
             states = "\n".join(_state(path, file) for file in _files_below(path))
             files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
@@ -48,15 +59,10 @@ def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
     """
     hashes = {}
     for dep in deps:
-        path = _found(dep)
+        path = found(dep)
         for file in _files_below(path) if path.is_dir() else [path]:
             hashes[name_of(file)] = sha256_of_file(file)
     return hashes
-
-
-def _found(dep: str) -> Path:
-    """Return the path of a dependency. A copy by `dvc exp run --temp` runs its own file."""
-    return Path(dep) if Path(dep).exists() else in_project(dep)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -64,7 +70,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
     here = Path.cwd(), project_root()
     made = tuple(os.path.relpath(root / each, folder) + os.sep for root in here for each in _MADE)
     for name in files_below(folder):
-        if name.startswith(made):
+        if (name + os.sep).startswith(made):
             continue
         is_hidden = any(part.startswith((".", "__pycache__")) for part in Path(name).parts)
         if not is_hidden and (folder / name).is_file():  # no broken link
@@ -72,15 +78,15 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _state(folder: Path, path: Path) -> str:
-    return f"{path.relative_to(folder).as_posix()}\0{_hash(path)}"
+    state = _hash(path) if path.suffix in _BY_CONTENT else state_of_file(path.parent, path.name)
+    return f"{path.relative_to(folder).as_posix()}\0{state}"
 
 
 def _hash(path: Path) -> str:
-    """Return the sha256 of a small file, or of the size and time of a larger one.
+    """Return the sha256 of a small file, or of the size and time of a large one.
 
-    A large file has another time in an experiment's copy, which runs its script again: as it can't
-    be told from a change without reading it, this is the safe side.
+    The time is another in an experiment's copy, so its script runs again, as after a change.
     """
-    if path.stat().st_size <= MOST_BYTES:
+    if path.stat().st_size <= LARGE_FILE_BYTES:
         return sha256_of_file(path)
     return sha256_of_bytes(state_of_file(path.parent, path.name).encode(errors="surrogateescape"))

@@ -128,16 +128,16 @@ def to_replace(
     """Return the sha256 of the recorded weights if this limit allows another epoch.
 
     Otherwise return what the recorded training itself replaced, or what the `earlier` plan did if
-    the result was deleted or its training killed. A result of other settings is ignored, because
-    DVC replaces it anyway. The limit is not part of a training's cache key, but these weights are,
-    as long as the new result is valid.
+    the result is not whole: deleted, or its training killed. A result of other settings is ignored,
+    because DVC replaces it anyway. The limit is not part of a training's cache key, but these
+    weights are, as long as the new result is valid.
     """
     settings = json.loads(experiment.model_dump_json())
-    if not (result / "model").is_dir():
+    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
+    if not record or not timings:
         planned = _read(earlier)
         return planned.get("replaces") if settings.items() <= planned.items() else None
-    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
-    if not timings or record.get("experiment") != settings:
+    if record.get("experiment") != settings:
         return None
     if timings.get("epochs_left"):
         epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from photofinish.errors import UserError
-from photofinish.files import is_as_recorded
+from photofinish.files import is_as_recorded, is_copy
 from photofinish.results import records
 from photofinish.runs.run import Run
 
@@ -43,8 +43,9 @@ def restore_result(run: Run) -> bool:
         return False
     file = _experiment(run)
     finished = file.read_text(encoding="utf-8") if file.is_file() else ""
-    if finished and finished != os.environ.get("DVC_EXP_NAME", finished):
-        shutil.rmtree(run.checkpoint_folder())  # its times would be copies of another experiment's
+    if is_copy() and finished and finished != os.environ.get("DVC_EXP_NAME"):
+        print(f"{run.title}  trains again, so that its times are no copies of {finished}'s")
+        shutil.rmtree(run.checkpoint_folder())
         return False
     if not _is_whole(folder):
         print(f"{run.title}  {folder} is damaged and not used")

@@ -42,8 +42,7 @@ def start(
     close_abandoned_runs(store)
     host = platform.node()
     run = unfinished_run(store, training_key, host)
-    # This process holds the training's lock, whatever name the machine had before.
-    if run and not is_live(run, elsewhere=False):
+    if run and not is_live(store, run):
         run_id = str(run.info.run_id)
         store.client.set_tag(run_id, documents.TAG_PROCESS, process_tag())
         store.client.update_run(run_id, status="RUNNING")

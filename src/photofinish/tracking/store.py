@@ -64,17 +64,18 @@ def process_tag() -> str:
     return json.dumps([platform.node(), os.getpid(), psutil.Process().create_time()])
 
 
-def is_live(run: Run, *, elsewhere: bool = True) -> bool:
+def is_live(store: Store, run: Run) -> bool:
     """Return False if the run has ended or its process is gone.
 
-    A run from another machine counts as live until that machine ends it, or as `elsewhere` says.
+    A run from another machine counts as live until that machine ends it. In the project's own
+    store, another machine's name is a former one of this container.
     """
     tag = run.data.tags.get(TAG_PROCESS)
     if run.info.status != "RUNNING" or not tag:
         return bool(run.info.status == "RUNNING")
     host, process_id, began_seconds = json.loads(tag)
     if host != platform.node():
-        return elsewhere
+        return store.local_artifacts is None
     try:
         return bool(abs(psutil.Process(process_id).create_time() - began_seconds) <= 1)
     except psutil.NoSuchProcess:
@@ -84,7 +85,7 @@ def is_live(run: Run, *, elsewhere: bool = True) -> bool:
 def close_abandoned_runs(store: Store) -> None:
     """End each run whose process is gone. After SIGKILL, MLflow would always show it as running."""
     for run in store.find_runs("attributes.status = 'RUNNING'"):
-        if not is_live(run):
+        if not is_live(store, run):
             store.client.set_terminated(run.info.run_id, "KILLED")
 
 

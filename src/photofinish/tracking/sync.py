@@ -76,8 +76,9 @@ def sync_all(
 
 def _sync(store: Store, document: documents.RunDocument) -> bool:
     """Return True if a run had to be created or completed for the document."""
+    writer = process_tag()
     with store.lock:
-        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: process_tag()}
+        tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: writer}
         runs = store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
         run, key = next(iter(runs), None), document.tags.get(documents.TAG_TRAINING_KEY)
         if run is None and key:  # the training may have opened a run and then lost its server
@@ -85,7 +86,7 @@ def _sync(store: Store, document: documents.RunDocument) -> bool:
         if run is None:
             tags |= document.tags
             run_id = create_run(store, document.name, tags, document.started_ms)
-        elif is_live(run) and run.data.tags[documents.TAG_PROCESS] != tags[documents.TAG_PROCESS]:
+        elif is_live(store, run) and run.data.tags[documents.TAG_PROCESS] != writer:
             return False  # another process is writing this run
         elif _is_whole(store, run, document):
             return False
