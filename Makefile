@@ -25,7 +25,8 @@ setup: .venv/installed ## create .venv with the pinned packages
 	@# uv installs in a third of pip's time.
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(uv) install --quiet -r requirements.lock
+	@# Compiled here, as else the first training's start-up would do so.
+	$(uv) install --quiet --compile-bytecode -r requirements.lock
 	$(uv) install --quiet --no-deps --no-build-isolation --editable .
 	@# MLflow's telemetry is switched off by a variable only: set it for every Python of this .venv.
 	@$(BIN)/python -c "import pathlib, sysconfig; \

@@ -19,6 +19,7 @@ import pytest
 import yaml
 from conftest import MakeTrainer, Project
 
+from photofinish.custom.imports import name_of
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_NOT_COMPARED, ConfigError, UserError
 from photofinish.gate import turns
@@ -231,6 +232,16 @@ def test_another_data_set_is_not_compared_and_a_submodules_files_are_there(
     here = Checkout(Path().resolve(), Path().resolve(), "now")
     before = exported(here, git(Path(), "rev-parse", "HEAD"), tmp_path / "before")
     assert (before.folder / "third/net.py").read_text(encoding="utf-8") == "at first"
+    monkeypatch.chdir(before.folder)
+    assert name_of(before.folder / "../net.py") == str(tmp_path / "net.py")
+    monkeypatch.chdir(before.folder / "third")
+    assert name_of(before.folder / "net.py") == "../net.py"
+    monkeypatch.chdir(here.folder)
+    git(Path(), "update-index", "--cacheinfo", f"160000,{'1' * 40},third")
+    git(Path(), *author, "commit", "--quiet", "-m", "2")
+    with pytest.raises(UserError, match=f"(?s)third.*{'1' * 40}"):  # as in a shallow submodule
+        exported(here, git(Path(), "rev-parse", "HEAD"), tmp_path / "shallow")
+    git(Path(), "reset", "--quiet", "HEAD~")
     params["datasets"] = {"digits": params["datasets"]["digits"] | {"test": 0.3}}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     with pytest.raises(UserError, match="mine on the CPU has another data set"):

@@ -32,6 +32,7 @@ from photofinish.inside.recorder import VALIDATES
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
+from photofinish.planning.plan import keep_results_of
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import (
     MEASURED,
@@ -208,6 +209,7 @@ def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_
     assert facts(failed) == ("exit status 1", 10, 200)
     complete = run_mine(WITH_LINE)
     assert facts(complete) == (None, 15, 200)
+    keep_results_of(["results"], Path())  # as `plan` does
     shutil.rmtree(custom_files.folder / "results/cpu/measured")  # as DVC does before each run
     assert run_mine(FAILS, "exit status 1") == complete
     changed = run_mine(FAILS, "exit status 1", files={"gone.py": "another sha256"})

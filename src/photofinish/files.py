@@ -108,6 +108,11 @@ def state_folder() -> Path:
     return _writable(project_root() / ".photofinish")
 
 
+def kept_copy(folder: Path) -> Path:
+    """Return the folder for a copy of a stage's output, which DVC deletes before the stage runs."""
+    return state_folder() / "kept" / os.path.relpath(folder)
+
+
 def user_state_folder() -> Path:
     """Return this user's folder: for the machine's lock, and for projects that are not writable."""
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"

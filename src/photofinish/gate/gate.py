@@ -126,7 +126,9 @@ def _extract(repository: Path, commit: str, folder: Path) -> None:
         entry, _, path = line.partition("\t")
         _, kind, of_submodule = entry.split()
         if kind == "commit" and (repository / path / ".git").exists():
-            git(repository / path, "cat-file", "-e", of_submodule)  # names a commit that is missing
+            git(
+                repository / path, "log", "-1", of_submodule
+            )  # an error names a commit that is missing
             _extract(repository / path, of_submodule, folder / path)
 
 

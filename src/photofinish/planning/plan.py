@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
+from photofinish.files import kept_copy
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
@@ -43,6 +46,7 @@ def write_plan(
 
     This runs at every `dvc repro`, since DVC sees neither the machine nor local images and sources.
     """
+    keep_results_of(params.scripts, results)
     cpu_host, gpu_host = fingerprint(params.devices, machines)
     plans = {
         "hosts/cpu": cpu_host,
@@ -58,6 +62,14 @@ def write_plan(
     for former in folder.glob("*/*"):
         if former.is_file() and former not in paths:
             former.unlink()
+
+
+def keep_results_of(scripts: Iterable[str], results: Path) -> None:
+    """Copy the results of scripts. An earlier one stays if a script fails when it runs again."""
+    for name in scripts:
+        for folder in results.glob(f"{name}/*/measured"):
+            with suppress(OSError):  # a full disk
+                shutil.copytree(folder, kept_copy(folder), dirs_exist_ok=True)
 
 
 def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[str, BaseModel]:

@@ -20,7 +20,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import name_of
 from photofinish.errors import TerminatedError, UserError
-from photofinish.files import sha256_of_bytes, state_folder
+from photofinish.files import kept_copy, state_folder
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
@@ -72,10 +72,9 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        for name in _changed(plan):  # another script's run may have taken hours
-            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
-        if _copy_of(folder).is_dir() and not (folder / MEASURED).exists():  # DVC removed it
-            shutil.copytree(_copy_of(folder), folder, dirs_exist_ok=True)
+        _check_unchanged(plan)  # another script's run may have taken hours
+        if kept_copy(folder).is_dir() and not (folder / MEASURED).exists():  # DVC removed it
+            shutil.copytree(kept_copy(folder), folder, dirs_exist_ok=True)
         run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
     _check_device(plan.name, kind, run)
     if run.status is None:
@@ -86,7 +85,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     given = Given(epochs, plan.files, metrics, plan.time_limit)
     record = measured_script(plan.name, run, kind, host, given)
     if not run.ended:
-        _write(folder, record)
+        write_measured(folder, record)
         _report_missing_deps(plan, run)
         _check_settings(plan, run, has_metrics=has_metrics)
         return
@@ -112,24 +111,13 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
         return "The earlier result stays"
     if not run.figures:
         return f"It measured no step{', and the earlier result stays' if before else ''}"
-    _write(folder, record)
+    write_measured(folder, record)
     length = now.lengths[0]
     what = "this part of the job"
     if length.unit == "epochs":
         what = f"all {counted(round(length.value), 'epoch')}"
     steps = counted(now.steps, "step")
     return f"Kept {steps}: `dvc repro --single-item compare` answers for {what}"
-
-
-def _write(folder: Path, record: Measured) -> None:
-    """Write a record, and a copy that stays if the next run fails."""
-    write_measured(folder, record)
-    with suppress(OSError):  # a full disk
-        write_measured(_copy_of(folder), record)
-
-
-def _copy_of(folder: Path) -> Path:
-    return state_folder() / "scripts" / sha256_of_bytes(str(folder.resolve()).encode())
 
 
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
@@ -157,10 +145,11 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
         raise UserError(". ".join([*problems, kept]))
 
 
-def _changed(plan: ScriptPlan) -> list[str]:
-    """Return the small files that differ from those that `plan` read."""
-    files = plan.files
-    return [name for name, sha256 in hashes_of(files).items() if files.get(name, sha256) != sha256]
+def _check_unchanged(plan: ScriptPlan) -> None:
+    """Raise UserError if a small file differs from what `plan` read."""
+    for name, sha256 in hashes_of(plan.files).items():
+        if plan.files.get(name, sha256) != sha256:
+            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
 
 
 def _report_missing_deps(plan: ScriptPlan, run: Watched) -> None:
