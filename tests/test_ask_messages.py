@@ -14,6 +14,7 @@ import warm_python
 
 from photofinish.commands.ask import ask
 from photofinish.commands.ask_start import check_command
+from photofinish.commands.cli import main
 from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
@@ -148,6 +149,15 @@ while True:
         ask(command, wanted, LIMITS, AskFiles())
         first = capsys.readouterr().out.strip().splitlines()[0]
         assert re.search(line, first)
+
+
+def test_a_file_of_an_option_that_was_left_out_is_not_written_over_a_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["photofinish", "ask", "--json", "sh", "train.sh"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--json: sh is a program: name a FILE before it" in capsys.readouterr().err
 
 
 def test_a_script_without_its_python_is_named_with_it() -> None:

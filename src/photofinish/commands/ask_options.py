@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shutil
 from pathlib import Path
 
 from photofinish.errors import ConfigError
@@ -43,8 +44,8 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
         "--no-seed", action="store_true",
         help="leave the script's random numbers: two devices' models are compared if it seeds them",
     )  # fmt: skip
-    ask.add_argument("--json", type=Path, metavar="FILE", help="write the answer here")
-    ask.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")
+    ask.add_argument("--json", type=_file, metavar="FILE", help="write the answer here")
+    ask.add_argument("--html", type=_file, metavar="FILE", help="write it as a page")
     ask.add_argument("--show-output", action="store_true", help="show the script's output")
     ask.add_argument("--verbose", dest="show_output", action="store_true", help=argparse.SUPPRESS)
     ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
@@ -60,6 +61,13 @@ def _positive(text: str) -> float:
 def _not_negative(text: str) -> float:
     """Return 0 or a positive number."""
     return 0.0 if float(text) == 0 else _positive(text)
+
+
+def _file(text: str) -> Path:
+    """Return the path, unless the file was left out and this is the command."""
+    if shutil.which(text):
+        raise argparse.ArgumentTypeError(f"{text} is a program: name a FILE before it")
+    return Path(text)
 
 
 def ask_by_options(args: argparse.Namespace) -> None:
