@@ -172,9 +172,9 @@ class Loss:
             is_counted = targets != self.task.ignore_index
             return total, (weights[targets.where(is_counted, 0)] * is_counted).sum()
         if not count:
-            # DDP waits for the gradients of every output.
-            nothing = sum(leaf.sum() for leaf in leaves(outputs)) * 0.0
-            return nothing, nothing.detach().float() if self._is_custom else 0
+            # DDP waits for the gradients of every output. A mean over no samples is NaN.
+            nothing = sum(leaf.nan_to_num(0, 0, 0).sum() for leaf in leaves(outputs)) * 0.0
+            return nothing, torch.zeros((), device=nothing.device) if self._is_custom else 0
         total, weight = self._checked(self._loss(outputs, targets))
         if weight is None:
             total = total * count
