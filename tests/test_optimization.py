@@ -261,6 +261,13 @@ def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given
     assert longer[-1] > 2 * expected[-1]
 
 
+def test_a_schedules_state_has_none_of_its_functions() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], LR)
+    state = schedule_for(f"{recipe.__file__}:with_functions", optimizer).state_dict()
+    assert "'_milestones': [3]" in str(state)
+    assert "rule" not in str(state)
+
+
 def test_an_optimizer_without_a_learning_rate_trains_but_not_with_a_warm_up(
     trainer_of: MakeTrainer,
 ) -> None:

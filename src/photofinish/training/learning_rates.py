@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -166,10 +168,25 @@ class LearningRates:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
-        scheduler = dict(self._scheduler.state_dict()) if self._scheduler else {}
-        return {"steps_done": self._steps_done, "scheduler": scheduler}
+        scheduler = self._scheduler.state_dict() if self._scheduler else {}
+        return {"steps_done": self._steps_done, "scheduler": _without_functions(scheduler)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps_done = state["steps_done"]
         if self._scheduler:
             self._scheduler.load_state_dict(state["scheduler"])
+
+
+def _without_functions(state: Any) -> Any:
+    """Leave functions out of the state of a schedule, which is built with them again."""
+    if isinstance(state, dict):
+        kept = {key: value for key, value in state.items() if not _is_function(value)}
+        return {key: _without_functions(value) for key, value in kept.items()}
+    return [*map(_without_functions, state)] if isinstance(state, list) else state
+
+
+def _is_function(value: Any) -> bool:
+    """Return True for a function or a list of functions, False for an object with a state."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_function, value))
+    return isroutine(value) or isinstance(value, partial)
