@@ -50,6 +50,12 @@ def one_cycle(
     return lr_scheduler.OneCycleLR(optimizer, 0.4, **sizes, **more)  # type: ignore[arg-type]
 
 
+class Rounds(lr_scheduler.OneCycleLR):
+    def __init__(self, optimizer: Optimizer, epochs: int, steps_per_epoch: int) -> None:
+        sizes = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "cycle_momentum": False}
+        super().__init__(optimizer, 0.4, pct_start=0.25, **sizes)  # type: ignore[arg-type]
+
+
 def with_functions(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
     parts: list[Any] = [lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
     whole: Any = lr_scheduler.SequentialLR(optimizer, parts, [3])

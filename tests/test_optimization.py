@@ -257,6 +257,7 @@ def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given
     expected = their_learning_rates("one_cycle", optimizer())
     custom = f"{recipe.__file__}:one_cycle"
     assert our_learning_rates(custom, optimizer(), pct_start=0.25) == expected
+    assert our_learning_rates(f"{recipe.__file__}:Rounds", optimizer()) == expected
     longer = our_learning_rates("one_cycle", optimizer(), epochs=2 * EPOCHS, steps_per_epoch=STEPS)
     assert longer[-1] > 2 * expected[-1]
 
