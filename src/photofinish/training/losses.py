@@ -97,7 +97,7 @@ class Loss:
     """Loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: TaskName, device: torch.device) -> None:
-        self.task = TASKS[task]
+        self.task = TASKS[task].read_by(settings)
         if problem := _loss_problem(settings.name if settings else None, self.task):
             raise ConfigError(problem)
         self.name = settings.name if settings else self.task.losses[0]
