@@ -230,8 +230,8 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
     if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
         samples = LoadedSamples(part_of(split, "test"), given, record.experiment.seed)
         for start in range(0, len(samples), size):
-            keys = [(row, None, None, 0) for row in range(start, min(start + size, len(samples)))]
-            yield samples.collate([samples[key] for key in keys])
+            rows = range(start, min(start + size, len(samples)))
+            yield samples.collate(samples.__getitems__([(row, None, None, 0) for row in rows]))
         return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")
