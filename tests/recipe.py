@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,6 +48,20 @@ def one_cycle(
 ) -> lr_scheduler.LRScheduler:
     sizes = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "cycle_momentum": False}
     return lr_scheduler.OneCycleLR(optimizer, 0.4, **sizes, **more)  # type: ignore[arg-type]
+
+
+class Rounds(lr_scheduler.OneCycleLR):
+    def __init__(self, optimizer: Optimizer, epochs: int, steps_per_epoch: int) -> None:
+        sizes = {"epochs": epochs, "steps_per_epoch": steps_per_epoch, "cycle_momentum": False}
+        super().__init__(optimizer, 0.4, pct_start=0.25, **sizes)  # type: ignore[arg-type]
+
+
+def with_functions(optimizer: Optimizer) -> lr_scheduler.LRScheduler:
+    parts: list[Any] = [lr_scheduler.ConstantLR(optimizer) for _ in range(2)]
+    whole: Any = lr_scheduler.SequentialLR(optimizer, parts, [3])
+    for each in (whole, *parts):
+        each.rule, each.rules = abs, [partial(pow, 2), lambda epoch: epoch]
+    return whole
 
 
 def then_away(optimizer: Optimizer) -> lr_scheduler.LRScheduler:

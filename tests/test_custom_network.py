@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import textwrap
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,8 +14,9 @@ from typing import Any
 import pytest
 import recipe
 import torch
-from conftest import CustomFiles, MakeExperiment
+from conftest import CustomFiles, HeldClock, MakeExperiment
 from torch import nn
+from training_process import measure_here, train_here
 
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CustomLoss
@@ -22,11 +24,13 @@ from photofinish.config.networks import CustomModel
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.models.custom import check_same_network
+from photofinish.models.custom import blank
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
+from photofinish.results.measured import read_trained
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.stage.rank import seconds_since_process_start
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.custom_step import step_with_a_loss
@@ -69,15 +73,31 @@ def build(custom_files: CustomFiles) -> Build:
 
 
 @pytest.fixture
-def check(build: Build, make_experiment: MakeExperiment) -> Check:
+def run_of(
+    custom_files: CustomFiles,
+    make_experiment: MakeExperiment,
+    cpu_host: CpuTarget,
+    packed_split: PackedSplit,
+    tmp_path: Path,
+) -> Callable[[str], Run]:
+    """Make a run of a network's source."""
+
+    def make(source: str) -> Run:
+        name = custom_files.write("net.py", source) + ":Net"
+        experiment = make_experiment(model={"name": name}, epochs=1)
+        plan = ExperimentPlan.model_validate(experiment.model_dump() | {"custom_code": {name: ""}})
+        return Run("small", "cpu", plan, cpu_host, packed_split.folder, tmp_path / "small/cpu")
+
+    return make
+
+
+@pytest.fixture
+def check(run_of: Callable[[str], Run]) -> Check:
     """Do what a training stage does first: build the network twice, and take two steps."""
 
     def run(source: str) -> None:
-        network = build(source)
-        check_same_network("./net.py:Net", network, lambda: build(source))
-        experiment = make_experiment(model={"name": "./net.py:Net"})
-        loss = Loss(None, "classes", CPU)
-        validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
+        setup = Setup(run_of(source), CPU, World(CPU))
+        setup.check_custom_code(setup.new_network())
 
     return run
 
@@ -87,6 +107,11 @@ VALID = {
         "self.last = nn.Linear(144, 3)",
         "return self.last(self.inner(x).view(x.size(0), -1))",
         "nn.Sequential(nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 2))",
+    ),
+    "a view of a strided shortcut": network_file(
+        "self.last = nn.Linear(64, 3)",
+        "return self.last(self.inner(x).view(x.size(0), -1))",
+        "nn.Sequential(nn.Conv2d(1, 16, 2), nn.Conv2d(16, 4, 1, stride=2))",
     ),
     "lazy, batch norm and dropout": network_file(
         inner="nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout(), "
@@ -113,6 +138,31 @@ VALID = {
 @pytest.mark.parametrize("source", VALID.values(), ids=VALID)
 def test_networks_of_every_usual_kind_are_accepted(check: Check, source: str) -> None:
     check(source)
+
+
+def test_channels_last_is_tried_in_no_start_up(
+    run_of: Callable[[str], Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, slow = run_of(VALID["a view of convolved images"]), HeldClock()
+    monotonic, began_seconds = time.monotonic, seconds_since_process_start()
+
+    def blank_slowly(*arguments: Any) -> Any:
+        slow.take(1000.0)
+        return blank(*arguments)
+
+    monkeypatch.setattr("photofinish.training.custom_check.blank", blank_slowly)
+    monkeypatch.setattr("time.monotonic", lambda: monotonic() + slow.now_seconds)
+    monkeypatch.setattr(
+        "photofinish.stage.rank.seconds_since_process_start",
+        lambda: seconds_since_process_start() + slow.now_seconds,
+    )
+    measure_here(run)
+    train_here(run)
+    timings, measured = read_trained(run.out)
+    assert slow.now_seconds == 2000
+    assert measured.startup_seconds < began_seconds + 500
+    # The process has also measured.
+    assert max(timings.startup_seconds, timings.total_seconds) < began_seconds + 1500
 
 
 def test_the_check_holds_two_copies_of_a_network_at_most(
@@ -143,7 +193,7 @@ FAULTY = {
         network_file("raise ValueError('no such width')"),
         r"(?s)can't be built:\n  File .*net\.py., line 7.*ValueError: no such width",
     ),
-    "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(4, 2\)"),
+    "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(16, 2\)"),
     "random in forward": (
         network_file(forward="return self.inner(x + time.time_ns() % 997)"),
         "doesn't repeat: .* another output of",
@@ -225,10 +275,12 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
 
 def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
     loss = Loss(CustomLoss(name=f"{recipe.__file__}:both"), "custom", CPU)
-    outputs = tuple(torch.zeros(0, 3, requires_grad=True) for _ in range(2))
+    one, other = (torch.zeros(0, 3, requires_grad=True) for _ in range(2))
+    outputs = one, other.mean()  # such as a divergence over the batch
     total, weight = loss.sum_and_weight(outputs, (torch.zeros(0), torch.zeros(0)))
     total.backward()
-    assert [output.grad is not None for output in outputs] == [True, True]
+    assert one.grad is not None
+    assert other.grad is not None
     assert (total.item(), weight) == (0.0, 0.0)
 
 

@@ -169,8 +169,16 @@ def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_ke
         run.check()
 
 
-def test_uneven_shares_have_equally_many_parts(train: Train) -> None:
-    ranks = train(2, "dropout", batch_size=35, accumulate=17, optimizer=GENTLE)  # 18 and 17 images
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 35, "accumulate": 17},  # 18 and 17 images
+        {"batch_size": 15, "accumulate": 5, "batch_transform": DOUBLING},  # 16 and 14
+    ],
+    ids=["odd", "doubled"],
+)
+def test_uneven_shares_have_equally_many_parts(train: Train, settings: dict[str, Any]) -> None:
+    ranks = train(2, "dropout", optimizer=GENTLE, **settings)
     assert len(ranks[0]["drawn"]) == len(ranks[1]["drawn"])
     assert_same(*ranks)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,9 @@ from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import load_network, seed_weights, weights_of
 from photofinish.training.batches import Normaliser
+from photofinish.training.input_paths import make_batches
+from photofinish.training.parts import part_of
+from photofinish.training.torch_device import CPU
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])
 PREDICTED = np.array([0, 0, 1, 1, 2, 2])
@@ -181,6 +185,33 @@ def test_noise_is_drawn_alike_for_each_device(
     folder = leave(build_model(model, (1, 8, 8), 3, seed=5), model=model)
     devices = evaluate("noisy", {"cpu": folder, "gpu": folder}, packed_split).evaluation.devices
     assert devices["cpu"] == devices["gpu"]
+
+
+DRAWING = """
+import torch
+from torch.utils.data import default_collate
+drawn = []
+def collate(samples):
+    drawn.append(torch.rand(1).item())
+    return default_collate(samples)
+"""
+
+
+def test_a_collate_draws_for_a_test_batch_as_for_one_of_validation(
+    leave: Leave,
+    network: torch.nn.Module,
+    custom_files: CustomFiles,
+    packed_split: PackedSplit,
+    make_experiment: MakeExperiment,
+) -> None:
+    loader = {"name": "loader", "collate": custom_files.write("drawing.py", DRAWING) + ":collate"}
+    experiment = make_experiment(input=loader, validation_batch_size=16)
+    evaluate("small", {"cpu": leave(network, **dict(experiment))}, packed_split)
+    drawn = sys.modules["drawing"].drawn
+    in_test = [*drawn]
+    drawn.clear()
+    assert [*make_batches(experiment, part_of(packed_split, "test"), CPU).eval_batches()]
+    assert in_test == drawn
 
 
 def test_an_infinite_loss_on_the_test_data_is_refused(

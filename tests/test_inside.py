@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import warm_python
 from conftest import run_command
 from watched_scripts import figures_of
 
+from photofinish.inside.device import Device
 from photofinish.inside.hooks import TAKES_APART
 from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
@@ -116,6 +118,7 @@ def test_a_script_with_an_older_torch_runs_and_what_is_not_seen_of_it_has_a_reas
 
 
 FOLDS = """
+torch.autocast("cpu", torch.bfloat16, True, False)
 def fit(weights):
     global optimizer
     optimizer = torch.optim.SGD(weights, 0.1)
@@ -213,3 +216,18 @@ def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), 0)
     (job,) = jobs([run], None)
     assert (job.epochs, job.epoch_steps) == (steps / epoch_steps, epoch_steps)
+
+
+def test_a_devices_events_are_kept_while_a_graph_is_captured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device, captures = Device("cuda"), False
+    monkeypatch.setattr("torch.Event", Mock(return_value=Mock(elapsed_time=lambda _end: 3.0)))
+    monkeypatch.setattr("photofinish.inside.device.is_capturing", lambda: captures)
+    for _ in range(11):
+        device.begin_event()
+        device.period_ended()
+    captures = True
+    assert device.event_seconds() == []
+    captures = False
+    assert device.event_seconds() == [0.003]

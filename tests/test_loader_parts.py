@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
 import time
@@ -366,12 +367,18 @@ def test_only_workers_that_stay_are_not_timed_beside_the_own_loader(
     trainer = trainer_of(input={"name": "loader"})
     trainer.steps_per_epoch = 2
     stay, live = TRIES["workers that start in each epoch"], load(Items(), transform=FLIP)
-    for batches, found, names in (
-        (load(stay[0], **stay[1]), stay[2], {"workers": True}),
-        (live, planted(0.5), {"decode once": False, "batch transform": False}),
+    by_graphs = trainer.experiment.model_copy(update={"cuda_graphs": "on"})
+    has_transform = {"batch_transform": lambda batch, *_: batch}
+    both = {"decode once": False, "batch transform": False}
+    for batches, changes, found, names in (
+        (load(stay[0], **stay[1]), {}, stay[2], {"workers": True}),
+        (live, {}, planted(0.5), both),
+        (live, {"experiment": by_graphs}, planted(0.5), {"decode once": False}),
+        (live, has_transform, planted(0.5), {"decode once": False}),
     ):
-        trainer.training = batches
-        tried = try_inputs(trainer, found, Budget(40.0), epoch_seconds=1.0)
+        changed = copy.copy(trainer)
+        vars(changed).update(changes, training=batches)
+        tried = try_inputs(changed, found, Budget(40.0), epoch_seconds=1.0)
         assert {each.by: each.turns.base == each.turns.changed for each in tried} == names
 
 

@@ -315,3 +315,12 @@ def test_a_script_may_compute_what_cannot_be_counted() -> None:
     functional.scaled_dot_product_attention(heads, heads, heads)
     with pytest.raises(ValueError, match="unsupported"):
         counting.end()
+
+
+def test_a_script_that_profiles_itself_keeps_its_profile() -> None:
+    network = nn.Linear(4, 2)
+    with torch.profiler.profile(acc_events=True) as profile:
+        counting = ScriptStep(is_profiled=True)
+        network(torch.ones(3, 4))
+        counting.end()
+    assert "aten::addmm" in {event.name for event in profile.events()}

@@ -257,8 +257,16 @@ def test_one_cycle_moves_with_each_step_in_custom_code_and_over_the_epochs_given
     expected = their_learning_rates("one_cycle", optimizer())
     custom = f"{recipe.__file__}:one_cycle"
     assert our_learning_rates(custom, optimizer(), pct_start=0.25) == expected
+    assert our_learning_rates(f"{recipe.__file__}:Rounds", optimizer()) == expected
     longer = our_learning_rates("one_cycle", optimizer(), epochs=2 * EPOCHS, steps_per_epoch=STEPS)
     assert longer[-1] > 2 * expected[-1]
+
+
+def test_a_schedules_state_has_none_of_its_functions() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], LR)
+    state = schedule_for(f"{recipe.__file__}:with_functions", optimizer).state_dict()
+    assert "'_milestones': [3]" in str(state)
+    assert "rule" not in str(state)
 
 
 def test_an_optimizer_without_a_learning_rate_trains_but_not_with_a_warm_up(

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import recipe
 import torch
 from conftest import assert_same_run, network_with_state
 from recorded_jobs import (
@@ -28,7 +29,7 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import BatchTransformSettings, Experiment
 from photofinish.errors import UserError
 from photofinish.measure.attribution import (
     AttributionPlan,
@@ -38,9 +39,11 @@ from photofinish.measure.attribution import (
     try_captured,
     try_settings,
 )
+from photofinish.measure.in_turns import Settling, with_input
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import Tried
 from photofinish.training import graphs
+from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import Steps
 from photofinish.training.trainer import Trainer
 
@@ -383,6 +386,19 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
 
     monkeypatch.setattr(Trainer, "chosen_steps", choose_then_fail)
     assert tried(**unproven)[0] == 0  # and no launched steps instead
+
+
+def test_an_input_that_transforms_batches_is_tried_with_steps_launched_one_by_one(
+    make_job: MakeJob, recorder: OperationRecorder
+) -> None:
+    trainer = trained(make_job())
+    settings = BatchTransformSettings.model_validate({"name": f"{recipe.__file__}:noisy"})
+    for transform in (None, BatchTransform(settings, 0, 3)):
+        done = len(recorder.recordings)
+        given = trainer.training, trainer.experiment.input, 1, Settling(0, 0.0), transform
+        with with_input(trainer, *given) as way:
+            way.take()
+        assert (len(recorder.recordings) > done) is (transform is None)
 
 
 def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_trainings_are(

@@ -18,6 +18,7 @@ from training_process import measure_here, train_here
 
 from photofinish.answer.comparison import read_pair
 from photofinish.config.experiment import Experiment
+from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.metrics import Metric
 from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file
@@ -267,6 +268,23 @@ def test_probabilities_and_logarithms_are_scored_as_the_loss_reads_them(
         accuracy = records.read_history(model)[-1].validation_accuracy
         found.append(scores | {"validation": accuracy or 0.0})
     assert found[0] == pytest.approx(found[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "expected"),
+    [
+        ("PoissonNLLLoss", {}, OUTPUTS.exp()),
+        ("PoissonNLLLoss", {"log_input": False}, OUTPUTS),
+        ("KLDivLoss", {}, OUTPUTS.exp()),
+        ("KLDivLoss", {"log_target": True}, OUTPUTS),  # the targets are logarithms, too
+    ],
+)
+def test_metrics_get_outputs_as_the_loss_reads_them(
+    name: str, arguments: dict[str, bool], expected: torch.Tensor
+) -> None:
+    settings = CustomLoss.model_validate({"name": f"torch.nn:{name}", **arguments})
+    outputs, _ = Loss(settings, "values", CPU).task.metric_inputs(OUTPUTS, VALUES)
+    assert torch.equal(outputs, expected)
 
 
 METRICS = """

@@ -162,9 +162,12 @@ class Values(Task):
         self._of_logarithms = of_logarithms
 
     def read_by(self, loss: Any) -> Task:
-        is_log = loss and loss.name == "torch.nn:PoissonNLLLoss"
-        is_log = is_log and loss.arguments.get("log_input", True)
-        return Values(of_logarithms=True) if is_log else self
+        is_log = False
+        if loss and loss.name == "torch.nn:PoissonNLLLoss":
+            is_log = loss.arguments.get("log_input", True)
+        elif loss and loss.name == "torch.nn:KLDivLoss":  # with log_target, targets are logarithms
+            is_log = not loss.arguments.get("log_target", False)
+        return Values(of_logarithms=is_log)
 
     def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
         return outputs.exp() if self._of_logarithms else outputs

@@ -85,7 +85,6 @@ class Judge(ABC):
     def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
         self._record, self._metrics = record, metrics
         self._loss = Loss(record.experiment.loss, record.task, CPU)
-        self._task = self._loss.task.read_by(record.experiment.loss)
         self._outputs: list[Any] = []
         self._targets: list[Any] = []
         self._loss_sum, self._weight_sum = 0.0, 0.0
@@ -116,7 +115,7 @@ class Judge(ABC):
     def _with_metrics(self, scored: Scored, outputs: Any, targets: Any) -> Scored:
         """Add the metrics of params.yaml to the scores."""
         names = self._record.class_names
-        custom = custom_scores(self._metrics, self._task, outputs, targets, names)
+        custom = custom_scores(self._metrics, self._loss.task, outputs, targets, names)
         main = next(iter(custom), scored.scores.main)
         added = {"metrics": custom | scored.scores.metrics, "main": main}
         return scored._replace(scores=scored.scores.model_copy(update=added))
@@ -131,7 +130,7 @@ class JudgeOfSamples(Judge):
             as_trained = outputs.float() if self._loss.has_tensors else outputs
             loss = _finite(self._loss.mean(as_trained, targets).item())
         names = self._record.class_names
-        task = self._task
+        task = self._loss.task
         predicted: Array = task.predicted(outputs).numpy()
         actual: Array = targets.numpy()
         if task.has_accuracy:
@@ -149,7 +148,7 @@ class JudgeOfPositions(Judge):
 
     def add(self, outputs: Any, targets: Any) -> None:
         self._add_loss(outputs.float(), targets)
-        outputs, targets = rows_that_count(self._task, outputs, targets)
+        outputs, targets = rows_that_count(self._loss.task, outputs, targets)
         self._predicted.append(outputs.argmax(dim=1))
         super().add(outputs if self._metrics else outputs[:0], targets)
 
@@ -231,8 +230,8 @@ def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]
     if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
         samples = LoadedSamples(part_of(split, "test"), given, record.experiment.seed)
         for start in range(0, len(samples), size):
-            keys = [(row, None, None, 0) for row in range(start, min(start + size, len(samples)))]
-            yield samples.collate([samples[key] for key in keys])
+            rows = range(start, min(start + size, len(samples)))
+            yield samples.collate(samples.__getitems__([(row, None, None, 0) for row in rows]))
         return
     normalise = Normaliser(record.mean, record.std, len(record.image_shape))
     inputs, targets = split.images("test"), split.labels("test")

@@ -12,7 +12,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _IDLE_SECONDS, _IDLE_SHARE = 1e-3, 0.05
-"""An idle device is waited for in less, or in a smaller share of the time in doubt, by hand."""
+"""Longest wait for a device that counts as idle, or its share of the time since `at`, by hand."""
 _SAMPLED = 11
 """Every 11th period, by hand, is timed by events, as they cost microseconds."""
 

@@ -65,7 +65,7 @@ def measure(
     clock = JobClock(NoTracker(), waited_seconds)
     with torch_configured(run, device, team):
         setup = Setup(run, device, team)
-        network = setup.new_network()
+        network = setup.new_network(clock.excluded)
         initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         with clock.excluded():
             setup.check_custom_code(network)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -51,33 +50,9 @@ def build_custom(
         what = f"model {model.name} can't take a sample of shape {shape}"
         with run_custom_code(what), torch.no_grad():
             call_with(network.eval(), blank(shape, dtype))
-    if reference.module != TIMM and _needs_contiguous(network, shape, dtype):
-        network.needs_contiguous = True  # type: ignore[assignment]
     if model.output is not None:
         _choose_output(network, model.output)
     return network.train()
-
-
-def _needs_contiguous(network: nn.Module, shape: Any, dtype: Nested[Dtype]) -> bool:
-    """Return True if the network calls `view` on images that channels_last lays out otherwise."""
-    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
-    # With strided 1x1 ones, oneDNN may write past its memory (training/torch_device.py).
-    is_unsafe = any(max(one.kernel_size) == 1 and max(one.stride) > 1 for one in convolutions)
-    if not convolutions or is_unsafe:
-        return False
-    layout = torch.channels_last
-
-    def two(sample: torch.Tensor) -> torch.Tensor:
-        both = torch.cat([sample, sample])
-        return both.contiguous(memory_format=layout) if both.dim() == 4 else both
-
-    with generators_kept(), torch.no_grad():
-        try:
-            scratch = copy.deepcopy(network).to(memory_format=layout)
-            call_with(scratch, map_nested(two, blank(shape, dtype)))
-        except Exception as error:  # noqa: BLE001  # the check before the training reports others
-            return "view size is not compatible" in str(error)
-    return False
 
 
 def _choose_output(network: nn.Module, output: int | str) -> None:

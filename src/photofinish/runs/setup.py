@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 import torch
 from torch import nn
 
 from photofinish.config.experiment import Experiment
+from photofinish.custom.reference import is_reference
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
@@ -19,7 +20,7 @@ from photofinish.models.custom import check_same_network
 from photofinish.models.registry import build_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches
-from photofinish.training.custom_check import validate_custom_model
+from photofinish.training.custom_check import fails_in_channels_last, validate_custom_model
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.failures import failures_explained
 from photofinish.training.input_paths import make_batches
@@ -54,19 +55,30 @@ class Setup:
         self.validation = self.batches("validation", run.experiment) if has_validation else None
         self.sample = self._sample()
         self.data_seconds = clock.now_seconds() - started_seconds
+        self._needs_contiguous: bool | None = None
 
-    def new_network(self) -> nn.Module:
-        """Build the network with its initial weights, on the CPU."""
-        run, manifest = self.run, self.split.manifest
+    def new_network(
+        self, excluded: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> nn.Module:
+        """Build the network with its initial weights, on the CPU.
+
+        The first call tries a custom network in channels_last, within `excluded`.
+        """
+        run, sample = self.run, self.sample
+        model, precision = run.experiment.model, run.experiment.precision
+        classes = len(self.split.manifest.class_names)
         with self._experiment_named():
-            return build_model(
-                run.experiment.model,
-                self.sample.shape,
-                len(manifest.class_names),
-                run.experiment.seed,
-                run.weights_file(),
-                self.sample.dtype,
+            network = build_model(
+                model, sample.shape, classes, run.experiment.seed, run.weights_file(), sample.dtype
             )
+        if self._needs_contiguous is None:
+            with excluded():
+                self._needs_contiguous = is_reference(model.name) and fails_in_channels_last(
+                    network, self.device, precision, sample.shape, sample.dtype
+                )
+        if self._needs_contiguous:
+            network.needs_contiguous = True  # type: ignore[assignment]
+        return network
 
     def check_custom_code(self, network: nn.Module) -> None:
         """Raise UserError if a custom network or loss fails, or differs between two builds."""

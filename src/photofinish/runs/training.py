@@ -147,7 +147,7 @@ class FirstTraining(Training):
     """First training of a run, whose time is the job's. It alone has a time limit."""
 
     def __init__(self, setup: Setup, clock: JobClock) -> None:
-        network = setup.new_network()
+        network = setup.new_network(clock.excluded)
         if setup.team.is_main:
             with clock.excluded():
                 setup.check_custom_code(network)

@@ -10,10 +10,8 @@ import io
 import shutil
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -27,8 +25,6 @@ CHECKPOINT_TIMES = 30
 """Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
 KEPT = 2
 CHECKPOINT_DAYS = 30
-
-_FUNCTIONS = FunctionType, BuiltinFunctionType, MethodType, partial
 
 State = dict[str, Any]
 
@@ -91,14 +87,9 @@ class CheckpointStore:
 
 
 def _loadable(value: Any) -> Any:
-    """Return a state that loads without code.
-
-    NumPy's numbers, such as a schedule's, become Python's. Functions are left out, as LambdaLR
-    leaves them out: a schedule is built with them again.
-    """
+    """Return a state that loads without code. NumPy's numbers become Python's."""
     if type(value) is dict:  # a network's state is an OrderedDict with versions beside it
-        kept = {key: item for key, item in value.items() if not isinstance(item, _FUNCTIONS)}
-        return {key: _loadable(item) for key, item in kept.items()}
+        return {key: _loadable(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(_loadable, value))
     return value.item() if isinstance(value, np.generic) else value

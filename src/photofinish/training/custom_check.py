@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -16,22 +16,46 @@ from torch import nn
 from photofinish.config.experiment import Experiment
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.models.custom import same_bits, tensors_in
-from photofinish.nested import call_with, leaves, map_nested, samples_in
+from photofinish.models.custom import blank, generators_kept, same_bits, tensors_in
+from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
 from photofinish.training.batches import Batch, seed_epoch
 from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import (
+    CPU,
     autocast,
     generator_state,
     memory_format,
     to_memory_format,
 )
 
+if TYPE_CHECKING:
+    from photofinish.data import Dtype
+
 _RECORDED_IMAGES = 4
 """Number of images whose outputs are kept. With normalisation, each depends on the whole batch."""
 Tensors = dict[str, torch.Tensor]
+
+
+def fails_in_channels_last(
+    network: nn.Module, device: torch.device, precision: str, shape: Any, dtype: Nested[Dtype]
+) -> bool:
+    """Return True if the network calls `view` on images that channels_last lays out otherwise.
+
+    It is tried on two samples of zeros on the CPU, if channels_last is safe there.
+    """
+    layouts = {memory_format(network, each, precision) for each in (device, CPU)}
+    if layouts != {layout := torch.channels_last}:
+        return False
+    inputs = map_nested(lambda sample: torch.cat([sample, sample]), blank(shape, dtype))
+    with generators_kept(), torch.no_grad():
+        try:
+            scratch = copy.deepcopy(network).to(memory_format=layout)
+            call_with(scratch, to_memory_format(inputs, layout))
+        except Exception as error:  # noqa: BLE001  # the check below reports others
+            return "view size is not compatible" in str(error)
+    return False
 
 
 def validate_custom_model(

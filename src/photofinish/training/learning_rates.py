@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from inspect import isroutine
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,7 +96,8 @@ class LearningRates:
         if settings.name == CONSTANT:
             return
         reference = SCHEDULES.reference(settings.name)
-        by_default = "step" if reference.name in MOVED_BY_STEPS else "epoch"
+        build = reference.load()
+        by_default = "step" if _is_moved_by_steps(build) else "epoch"
         self._moves_each_step = (settings.every or by_default) == "step"
         moves = epochs * steps_per_epoch if self._moves_each_step else epochs
         offered = {
@@ -106,12 +109,11 @@ class LearningRates:
         }
         if not is_reference(settings.name) and {"epochs", "steps_per_epoch"} & given.keys():
             del offered["total_steps"]  # it would override them
-        build = reference.load()
         arguments = accepted_arguments(build, offered, given)
         with run_custom_code(f"schedule {settings.name} can't be made"):
             self._scheduler = build(optimizer, **arguments)
         if not settings.every and not {"T_max", "total_steps"} & arguments.keys():
-            self._moves_each_step = type(self._scheduler).__name__ in MOVED_BY_STEPS
+            self._moves_each_step = _is_moved_by_steps(type(self._scheduler))
 
     @property
     def learning_rate(self) -> float:
@@ -166,10 +168,30 @@ class LearningRates:
             self._scheduler.step()
 
     def state_dict(self) -> dict[str, object]:
-        scheduler = dict(self._scheduler.state_dict()) if self._scheduler else {}
-        return {"steps_done": self._steps_done, "scheduler": scheduler}
+        scheduler = self._scheduler.state_dict() if self._scheduler else {}
+        return {"steps_done": self._steps_done, "scheduler": _without_functions(scheduler)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._steps_done = state["steps_done"]
         if self._scheduler:
             self._scheduler.load_state_dict(state["scheduler"])
+
+
+def _is_moved_by_steps(schedule: Any) -> bool:
+    """Return True for a class, or a subclass, that PyTorch steps after each batch."""
+    return any(each.__name__ in MOVED_BY_STEPS for each in getattr(schedule, "__mro__", ()))
+
+
+def _without_functions(state: Any) -> Any:
+    """Leave functions out of the state of a schedule, which is built with them again."""
+    if isinstance(state, dict):
+        kept = {key: value for key, value in state.items() if not _is_function(value)}
+        return {key: _without_functions(value) for key, value in kept.items()}
+    return [*map(_without_functions, state)] if isinstance(state, list) else state
+
+
+def _is_function(value: Any) -> bool:
+    """Return True for a function or a list of functions, False for an object with a state."""
+    if isinstance(value, list | tuple):
+        return any(map(_is_function, value))
+    return isroutine(value) or isinstance(value, partial)

@@ -151,11 +151,9 @@ class LoadedSamples(Dataset[Batch]):
     def collate(self, samples: list[Batch]) -> Batch:
         """Collate samples. A rank without a share of a small last batch gets an empty batch."""
         some = samples or [self[0, None, None, 0]]
-        if not self._has_collate:
+        keys = "collate", self._seed, *self._keys
+        with generators_seeded(derived_seed(*keys) % SEEDS) if self._has_collate else nullcontext():
             inputs, targets = self.make_batch(some)
-        else:
-            with generators_seeded(derived_seed("collate", self._seed, *self._keys) % SEEDS):
-                inputs, targets = self.make_batch(some)
         batch = _as_tuple(inputs), _as_tuple(targets)
         return batch if samples else map_batch(lambda leaf: leaf[:0], batch)
 

@@ -97,7 +97,7 @@ class Loss:
     """Loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
     def __init__(self, settings: params.Loss | None, task: TaskName, device: torch.device) -> None:
-        self.task = TASKS[task]
+        self.task = TASKS[task].read_by(settings)
         if problem := _loss_problem(settings.name if settings else None, self.task):
             raise ConfigError(problem)
         self.name = settings.name if settings else self.task.losses[0]
@@ -172,9 +172,9 @@ class Loss:
             is_counted = targets != self.task.ignore_index
             return total, (weights[targets.where(is_counted, 0)] * is_counted).sum()
         if not count:
-            # DDP waits for the gradients of every output.
-            nothing = sum(leaf.sum() for leaf in leaves(outputs)) * 0.0
-            return nothing, nothing.detach().float() if self._is_custom else 0
+            # DDP waits for the gradients of every output. A mean over no samples is NaN.
+            nothing = sum(leaf.nan_to_num(0, 0, 0).sum() for leaf in leaves(outputs)) * 0.0
+            return nothing, torch.zeros((), device=nothing.device) if self._is_custom else 0
         total, weight = self._checked(self._loss(outputs, targets))
         if weight is None:
             total = total * count

@@ -156,15 +156,11 @@ class Step:
 
     def _split(self, number: int, batch: Batch) -> list[Batch]:
         """Split a batch into parts, as many on each rank, since SyncBatchNorm waits in each."""
-
-        def parts_of(samples: int) -> int:
-            return -(-samples // max(1, -(-samples // self._parts)))
-
-        count, planned = samples_in(batch[1]), self._training.batch_samples(number)
-        smallest, largest = planned // self._team.size, -(-planned // self._team.size)
-        if parts_of(max(1, smallest)) == parts_of(largest):
+        count, ranks = samples_in(batch[1]), self._team.size
+        if ranks == 1:
             return split_batch(batch, max(1, -(-count // self._parts)))
-        parts = min(self._parts, smallest)
+        # The planned size is the same on each rank, and custom code may change the batch's.
+        parts = max(1, min(self._parts, self._training.batch_samples(number) // ranks))
         return split_batch(batch, [(count + part) // parts for part in range(parts)])
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:

@@ -158,7 +158,7 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
 
     fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where
     channels_last was not measured (docs/evidence.md has the figures). So does a custom network that
-    `build_custom` found to fail in channels_last.
+    was found to fail in channels_last.
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"

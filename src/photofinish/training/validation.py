@@ -75,7 +75,6 @@ class Validator:
         given, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
         self._custom = CustomStep(given) if given else step.custom
         self._criterion, self._autocast = criterion, step.autocast
-        self._task = task.read_by(experiment.loss)
         self._team, self._metric = team, metric
         self._captured: tuple[Recorded[_Totals], TrainState, list[Batch]] | None = None
         """Captured validation, and what it reads."""
@@ -121,7 +120,7 @@ class Validator:
             return Scores(loss * count if count else torch.zeros_like(loss), count)
         with self._autocast:
             outputs, targets = predict(network, state, batch)
-        task, to_fp32 = self._task, torch.Tensor.float
+        task, to_fp32 = self._criterion.task, torch.Tensor.float
         loss, weight = self._criterion.sum_and_weight(map_nested(to_fp32, outputs), targets)
         judged = rows_that_count(task, outputs, targets) if self._metric else None
         correct, predicted = task.num_correct(outputs, targets), task.num_predictions(targets)
@@ -175,7 +174,7 @@ class Validator:
             return None
         own = [map_batch(torch.Tensor.cpu, batch) for batch in judged]
         outputs, targets = zip(*chain(*self._team.all_gather_object(own)), strict=True)
-        return monitored_value(self._metric, self._task, joined(outputs), joined(targets))
+        return monitored_value(self._metric, self._criterion.task, joined(outputs), joined(targets))
 
 
 def _totals(scores: list[Scores]) -> _Totals:
