@@ -123,8 +123,6 @@ class FirstStep(Record):
     """Change of each output if all weights change slightly. Measured on the CPU only."""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
     """Change of each gradient if all weights change slightly."""
-    cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
-    """Number of calls of each operator that ran on the CPU, because the device lacks it."""
     draws: bool = False
     """True if the step drew from the device's own generator, although dropout was off."""
     has_dropout: bool = False
