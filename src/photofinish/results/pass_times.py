@@ -21,8 +21,8 @@ class Readings(Record):
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
     peak_host_memory_bytes: int | None = None
     """Largest resident set of the training process, or of any rank."""
-    energy: tuple[Energy, ...] = ()
-    """Energy of the first training, for each part of the machine."""
+    energy: Energy | None = None
+    """Energy of the GPUs in the first training. None for the CPU."""
 
 
 class Where(Record):
