@@ -18,8 +18,7 @@ from conftest import ROOT, CustomFiles, clone_project, replace_mlflow, run_comma
 
 from photofinish.commands.cli import main
 from photofinish.commands.examples import copy_example
-from photofinish.commands.init import find_scripts, init, write_network
-from photofinish.commands.pipeline import prepare
+from photofinish.commands.init import find_scripts, write_network
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_deps
@@ -352,34 +351,3 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
         "python -m photofinish run --example one",
         "python -m photofinish ui --port 1",
     ]
-
-
-@pytest.mark.parametrize("command", [["run"], ["rent", "T4"], ["spread"]])
-def test_a_command_that_measures_names_a_pipeline_of_an_older_photofinish(
-    tmp_path: Path, command: list[str]
-) -> None:
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages/plan.py").touch()
-    (tmp_path / "dvc.yaml").write_text("stages:\n  train-cpu: {cmd: x}\n", encoding="utf-8")
-    ran = run_command([sys.executable, "-m", "photofinish", *command], tmp_path)
-    assert ran.returncode == EXIT_MISTAKE
-    assert "photofinish init" in ran.stderr
-
-
-def test_a_pipeline_of_an_older_photofinish_is_named_by_run_and_renewed_by_init(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    older = "stages:\n  train-cpu: {cmd: python stages/train.py}\n"
-    for name, text in {"dvc.yaml": older, "stages/plan.py": "", "params.yaml": "mine: 1\n"}.items():
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="photofinish init"):
-        prepare()
-    init()
-    assert "dvc.yaml.old" in capsys.readouterr().out
-    assert Path("dvc.yaml.old").read_text(encoding="utf-8") == older
-    assert Path("dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
-    assert Path("stages/measure.py").is_file()
-    assert Path(".dvc/plots/job_speedup.json").is_file()
-    assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 1\n"

@@ -277,7 +277,6 @@ def _spread(args: argparse.Namespace) -> None:
 
     pipeline.check_signals()
     pipeline.enter()
-    pipeline.check_age()
     pipeline.check_params()
     spread(args.listen or HEAD)
 

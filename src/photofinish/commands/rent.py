@@ -108,7 +108,6 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
     top = Path.cwd()
     if not command:
         pipeline.enter()
-        pipeline.check_age()
     if gpu not in accelerators():
         raise ConfigError(f"{gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
     job = _script(gpu, command) if command else _trainings(gpu, top)
