@@ -63,14 +63,6 @@ PROBLEMS = [
     (SGD, "optimizer: {name: rmsporp, lr: 1}", "5  defaults.optimizer.name", "'RMSprop'?"),
     ("constant", "step", "6  defaults.schedule.step_size", "takes step_size"),
     ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),
-    (DATASETS, f"compare: {{watts: {{cpu: 65}}}}\n{DATASETS}", "12  compare.watts", "is gone: the"),
-    (
-        DATASETS,
-        f"compare: {{prices: {{kilowatt_hour: 0.3}}}}\n{DATASETS}",
-        "12  compare.prices.kilowatt_hour",
-        "is gone: add energy to the prices",
-    ),
-    ("resident", "{name: loader, byte_batches: true}", "7  defaults.input.byte_batches", "is gone"),
     (LINEAR, "linear:", "15  experiments.linear", "mapping"),
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
     (LR, "optimizer: adam", "16  experiments.mlp.optimizer.lr", "required"),
@@ -364,12 +356,6 @@ def test_accelerators_and_prices_survive_the_plan_file_and_may_be_left_out(
     assert (comparing.accelerators, comparing.references) == (("H200",), ("a",))
     plan = ComparePlan(**dict(comparing), experiments=())
     assert ComparePlan.model_validate_json(plan.model_dump_json()) == plan
-
-
-def test_a_key_that_is_gone_may_stay_without_a_value(params_file: Path) -> None:
-    gone = "watts: {cpu: null, gpu: null}, prices: {kilowatt_hour: null}"
-    found = read(params_file, f"{GOOD}compare: {{{gone}, worth_it: 2.0}}\n")
-    assert found.comparing == Comparing(worth_it=2.0)
 
 
 def test_data_parallel_has_no_bf16(params_file: Path) -> None:
