@@ -325,23 +325,6 @@ def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path)
     assert output.index("params.yaml is now the example") < output.index("a mistake")
 
 
-@pytest.mark.parametrize(
-    ("command", "instead"),
-    [
-        ("history", "dvc exp show"),
-        ("plan --try", "photofinish ask NAME"),
-        ("gate --find v1", "git bisect run"),
-        ("gate --find=v1", "git bisect run"),
-    ],
-)
-def test_a_command_or_option_that_is_gone_names_the_new_one(
-    command: str, instead: str, tmp_path: Path
-) -> None:
-    ran = photofinish(*command.split(), cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert f"is gone: `{instead}" in ran.stderr.splitlines()[-1]
-
-
 def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
     # `make test` runs this test too, and its own make would print the folder.
     outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
