@@ -29,7 +29,7 @@ PRICE = {"amount": 3.0, "currency": "USD", "where": "some cloud", "as_of": "2026
 OFFER = {
     "accelerator": "T4", "full_name": "Tesla T4", "fits": "yes", "needed_bytes": 1000,
     "epoch_seconds": 60.0, "job_seconds": {"value": 600.0}, "cost": 0.5, "loader_cores": None,
-    "waiting_share": None, "price_is_old": False,
+    "waiting_share": None,
 }  # fmt: skip
 
 
