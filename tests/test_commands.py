@@ -278,9 +278,7 @@ def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_reposito
     with pytest.raises(SystemExit):
         report()
     assert "photofinish run" in capsys.readouterr().err
-    answers = Answers(
-        summary="No.", answers={}, not_worth_renting=(), reasons=(), legend=(), overview=()
-    )
+    answers = Answers(summary="No.", answers={}, reasons=(), legend=(), overview=())
     write_answers(custom_files.folder / "photofinish/report", answers)
     monkeypatch.setattr(Answers, "__str__", lambda self: f"all: {self.summary}")
     page = Path("photofinish/report/index.html")

@@ -72,7 +72,6 @@ def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> No
         "legend": [],
         "overview": [],
     }
-    answers["not_worth_renting"] = ["mine"]
     (project / "report").mkdir(exist_ok=True)
     (project / "report/answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
