@@ -50,11 +50,6 @@ class Overhead(Record):
     checkpoint_seconds: float | None = None
     """Time to save checkpoints. None in older records, whose `seconds` contain it."""
 
-    @property
-    def share(self) -> float:
-        """Overhead as a share of the passes' time, or 0 without passes."""
-        return self.seconds / self.passes_seconds if self.passes_seconds else 0.0
-
 
 class StepsTaken(Record):
     """Way in which the training's steps were launched: one by one, or captured in a CUDA graph."""

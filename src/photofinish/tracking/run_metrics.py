@@ -71,7 +71,6 @@ def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Me
 def summary(timings: records.TrainingTimes) -> dict[str, float | None]:
     """Return the values that a training has once."""
     values = _measured(timings, has_steps=True)
-    values["overhead_share"] = timings.overhead.share
     values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
     if not isinstance(timings, Timings):
         return values
