@@ -26,7 +26,7 @@ from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.optimizer import build_optimizers
-from photofinish.training.parts import has_live_inputs, part_of
+from photofinish.training.parts import part_of
 from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -107,17 +107,6 @@ class Setup:
             part = part_of(self.split, "test")
             return LoadedSamples(part, given, self.run.experiment.seed).kind()
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
-
-    def input_path(self) -> str | None:
-        """Return a line that says where a loader reads samples in each epoch, and why."""
-        given = self.run.experiment.input
-        if given.name == "resident":
-            return None
-        workers = f"a loader with {given.workers} workers"
-        if has_live_inputs(self.split):
-            key = f"datasets.{self.run.experiment.dataset}.decode: each_epoch"
-            return f"input: {workers} reads the data set itself in each epoch ({key})"
-        return f"input: {workers} reads the packed split (input: loader)"
 
     def batches(self, name: PartName, experiment: Experiment) -> Batches:
         """Return the batches of a part, with an experiment's input."""
