@@ -65,8 +65,6 @@ class TrainingRecord(Record):
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str
-    epoch_weights_sha256: tuple[str, ...] = ()
-    """SHA-256 of each file in model/epochs, if every epoch's weights are kept."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and version of each package that it imports."""
 
