@@ -28,7 +28,7 @@ from recorded_jobs import (
 from recorder import OperationRecorder
 from torch import nn
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.errors import UserError
 from photofinish.measure.attribution import (
     AttributionPlan,
@@ -261,7 +261,9 @@ def test_steps_that_a_trial_cant_prove_are_captured_only_with_cuda_graphs_on(
 ) -> None:
     def as_if(kind: str) -> Trainer:
         trainer = make_job(cuda_graphs=kind)
-        trainer.experiment = Experiment.model_validate(trainer.experiment.model_dump() | settings)
+        trainer.experiment = ExperimentPlan.model_validate(
+            trainer.experiment.model_dump() | settings
+        )
         return trainer
 
     assert warmed(as_if("auto")).steps.why.startswith(why)

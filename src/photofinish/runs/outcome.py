@@ -46,7 +46,7 @@ def timings_of(
         warm_up_seconds=warm_up_seconds,
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
-        replaces=run.replaces,
+        replaces=run.experiment.replaces,
         total_seconds=total_seconds,
         tracking_seconds=clock.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,

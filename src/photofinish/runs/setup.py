@@ -36,7 +36,9 @@ from photofinish.training.world import World
 def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
     """Configure torch for the run. In this block, errors have the experiment's name."""
     experiment = run.experiment
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
+    with failures_explained(
+        run.name, experiment, team, runs_custom_code=bool(experiment.custom_code)
+    ):
         configure_torch_for(experiment, device, run.host.threads or 1)
         yield
 
@@ -70,7 +72,7 @@ class Setup:
 
     def check_custom_code(self, network: nn.Module) -> None:
         """Raise UserError if a custom network or loss fails, or differs between two builds."""
-        if not self.run.custom_code:
+        if not self.run.experiment.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest
         check_same_network(experiment.model.name, network, self.new_network)
@@ -97,7 +99,7 @@ class Setup:
                 self.team,
                 self.split.manifest.task,
                 len(self.split.manifest.class_names),
-                self.run.monitored,
+                self.run.experiment.monitored,
             )
 
     def _sample(self) -> SampleKind:
