@@ -396,8 +396,7 @@ def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_tra
         assert isinstance(try_settings(trainer, SamplePlan(3, 2), "tf32", changes), Tried)
         assert len(recorder.recordings) > done
         recorder.fails = True
-        why_not = "a capture failed, and its steps were launched one by one"
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) == why_not
+        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) is None
         recorder.fails = False
         assert trainer.steps.why == why
 

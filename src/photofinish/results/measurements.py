@@ -138,8 +138,6 @@ class StepAttribution(Record):
     """Host time to launch a step, on an accelerator without captured steps."""
     tried: tuple[Tried, ...] = ()
     """Steps on an accelerator with settings that it has and the training does not use."""
-    not_tried: dict[TriedBy, str] = Field(default_factory=dict)
-    """Reasons why settings could not be tried, such as too little memory for two copies."""
 
     def tried_by(self, name: TriedBy) -> Tried | None:
         return next((each for each in self.tried if each.by == name), None)
