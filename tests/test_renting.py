@@ -108,7 +108,6 @@ def with_tried_workers(pair: Comparison, batch_seconds: dict[int, float]) -> Any
             batch_seconds=seconds,
             start_seconds=0.0,
             cpu_seconds=(),
-            busy_threads=(),
             memory_bytes=(),
         )
         for workers, seconds in batch_seconds.items()

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
-PIPELINE = Path("dvc.yaml")
 _DVC = Path(".dvc")
 
 

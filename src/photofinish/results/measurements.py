@@ -192,8 +192,6 @@ class TriedWorkers(Record):
     """Time from creating the iterator to the first batch, and for the workers to end."""
     cpu_seconds: tuple[float, ...]
     """CPU time of each worker."""
-    busy_threads: tuple[int, ...]
-    """Number of threads of each worker that take at least a tenth of its CPU time."""
     memory_bytes: tuple[int, ...]
     """Memory of each worker that is not shared with other processes."""
 
