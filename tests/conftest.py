@@ -278,7 +278,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=pass_times.Overhead(passes_seconds=10.0, seconds=0.0),
+            overhead=pass_times.Overhead(seconds=0.0),
             load=load,
             attribution=attribution,
         )

@@ -19,7 +19,6 @@ from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
-FIGURES = "figures"
 
 
 def write_report(
@@ -32,7 +31,7 @@ def write_report(
         write_text_atomically(folder / name, rows.as_csv(name, each))
     page = page_of(everything, decisions)
     for picture in page.pictures:
-        _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
+        _write(folder / "figures" / f"{picture.name}.svg", picture.file)
     write_text_atomically(folder / "index.html", page.html)
     write_text_atomically(folder / "comparison.md", _markdown(page.answers, page.verdicts))
     write_answers(folder, page.answers)

@@ -44,7 +44,6 @@ class Overhead(Record):
     It is photofinish's own, so it is in no job's time.
     """
 
-    passes_seconds: float
     seconds: float
     """Time for display and sampling the load."""
     checkpoint_seconds: float | None = None
