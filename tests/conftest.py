@@ -25,7 +25,7 @@ from filelock import FileLock
 from hypothesis import settings
 
 from photofinish.config.datasets import CustomDataset, DatasetPlan, DigitsDataset
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, UInt8Array
@@ -63,7 +63,7 @@ settings.load_profile("no deadline")
 # A shell that starts the tests in the background makes them ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-MakeExperiment = Callable[..., Experiment]
+MakeExperiment = Callable[..., ExperimentPlan]
 MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
 PrepareStage = Callable[..., "TrainingStage"]
@@ -140,7 +140,7 @@ def packed_split(tmp_path_factory: pytest.TempPathFactory) -> PackedSplit:
 def make_experiment() -> MakeExperiment:
     """Make an experiment with overridden settings: `make_experiment(epochs=2)`."""
 
-    def make(**overrides: Any) -> Experiment:
+    def make(**overrides: Any) -> ExperimentPlan:
         settings: dict[str, Any] = {
             "dataset": "small",
             "model": {"name": "mlp", "hidden": (8,)},
@@ -152,7 +152,7 @@ def make_experiment() -> MakeExperiment:
             "batch_size": 16,
             "seed": 0,
         }
-        return Experiment.model_validate({**settings, **overrides})
+        return ExperimentPlan.model_validate({**settings, **overrides})
 
     return make
 
@@ -238,7 +238,10 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         attribution: measurements.StepAttribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
-        experiment = make_experiment(epochs=len(epoch_seconds))
+        settings = make_experiment(epochs=len(epoch_seconds)).model_dump(
+            include=set(Experiment.model_fields)
+        )
+        experiment = Experiment.model_validate(settings)
         if unavailable:
             return Missing(name, device, experiment, unavailable)
         trained = records.TrainingRecord(
@@ -275,7 +278,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=pass_times.Overhead(passes_seconds=10.0, seconds=0.0),
+            overhead=pass_times.Overhead(seconds=0.0),
             load=load,
             attribution=attribution,
         )

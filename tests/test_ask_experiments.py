@@ -181,7 +181,7 @@ def test_options_may_follow_the_names_of_experiments_but_not_a_command(
         monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
         main()
         assert asked.call_args.args[0] == command
-    for words in (["--", "small"], ["--show-output", "--", "small"], ["--verbose", "--", "small"]):
+    for words in (["--", "small"], ["--show-output", "--", "small"]):
         monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
         main()
         assert asked.call_args.args[0] == ["small"]

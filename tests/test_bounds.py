@@ -121,7 +121,7 @@ def test_slow_steps_keep_the_loading_of_the_few_batches_that_were_loaded_alone(o
     found: Any = speedup_bounds(as_result(on_cpu(attribution=None, not_attributed="slow", **alone)))
     assert found.loading_not_known is None
     assert found.epoch.measured_seconds == pytest.approx(38 * 0.08)
-    none: Any = {"start_seconds": 0.0, "cpu_seconds": (), "busy_threads": (), "memory_bytes": ()}
+    none: Any = {"start_seconds": 0.0, "cpu_seconds": (), "memory_bytes": ()}
     tried = TriedWorkers(workers=1, batch_seconds=0.02, **none)
     two = tried.model_copy(update={"workers": 2})
     loader = LoaderTimes(samples=1, tried_workers=(tried, two))

@@ -124,7 +124,7 @@ def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
 
 def test_checkpoints_of_an_older_record_are_in_no_jobs_time(make_result: MakeResult) -> None:
     run = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=19.0)  # 2.5 s start-up
-    older = Overhead(passes_seconds=9.3, seconds=7.0)
+    older = Overhead(seconds=7.0)
     timings = with_timings(run, overhead=older, epochs_left=10).timings
     assert timings.whole_seconds == pytest.approx(19.0 - 7.0 + 10 * 3.1)
 

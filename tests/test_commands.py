@@ -18,8 +18,7 @@ from conftest import ROOT, CustomFiles, clone_project, replace_mlflow, run_comma
 
 from photofinish.commands.cli import main
 from photofinish.commands.examples import copy_example
-from photofinish.commands.init import find_scripts, init, write_network
-from photofinish.commands.pipeline import prepare
+from photofinish.commands.init import find_scripts, write_network
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_deps
@@ -279,9 +278,7 @@ def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_reposito
     with pytest.raises(SystemExit):
         report()
     assert "photofinish run" in capsys.readouterr().err
-    answers = Answers(
-        summary="No.", answers={}, not_worth_renting=(), reasons=(), legend=(), overview=()
-    )
+    answers = Answers(summary="No.", answers={}, reasons=(), legend=(), overview=())
     write_answers(custom_files.folder / "photofinish/report", answers)
     monkeypatch.setattr(Answers, "__str__", lambda self: f"all: {self.summary}")
     page = Path("photofinish/report/index.html")
@@ -326,23 +323,6 @@ def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path)
     assert output.index("params.yaml is now the example") < output.index("a mistake")
 
 
-@pytest.mark.parametrize(
-    ("command", "instead"),
-    [
-        ("history", "dvc exp show"),
-        ("plan --try", "photofinish ask NAME"),
-        ("gate --find v1", "git bisect run"),
-        ("gate --find=v1", "git bisect run"),
-    ],
-)
-def test_a_command_or_option_that_is_gone_names_the_new_one(
-    command: str, instead: str, tmp_path: Path
-) -> None:
-    ran = photofinish(*command.split(), cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert f"is gone: `{instead}" in ran.stderr.splitlines()[-1]
-
-
 def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
     # `make test` runs this test too, and its own make would print the folder.
     outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
@@ -352,34 +332,3 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
         "python -m photofinish run --example one",
         "python -m photofinish ui --port 1",
     ]
-
-
-@pytest.mark.parametrize("command", [["run"], ["rent", "T4"], ["spread"]])
-def test_a_command_that_measures_names_a_pipeline_of_an_older_photofinish(
-    tmp_path: Path, command: list[str]
-) -> None:
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages/plan.py").touch()
-    (tmp_path / "dvc.yaml").write_text("stages:\n  train-cpu: {cmd: x}\n", encoding="utf-8")
-    ran = run_command([sys.executable, "-m", "photofinish", *command], tmp_path)
-    assert ran.returncode == EXIT_MISTAKE
-    assert "photofinish init" in ran.stderr
-
-
-def test_a_pipeline_of_an_older_photofinish_is_named_by_run_and_renewed_by_init(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    older = "stages:\n  train-cpu: {cmd: python stages/train.py}\n"
-    for name, text in {"dvc.yaml": older, "stages/plan.py": "", "params.yaml": "mine: 1\n"}.items():
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="photofinish init"):
-        prepare()
-    init()
-    assert "dvc.yaml.old" in capsys.readouterr().out
-    assert Path("dvc.yaml.old").read_text(encoding="utf-8") == older
-    assert Path("dvc.yaml").read_bytes() == (ROOT / "dvc.yaml").read_bytes()
-    assert Path("stages/measure.py").is_file()
-    assert Path(".dvc/plots/job_speedup.json").is_file()
-    assert Path("params.yaml").read_text(encoding="utf-8") == "mine: 1\n"

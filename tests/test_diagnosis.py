@@ -227,7 +227,6 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         batch_seconds=0.04,
         start_seconds=0.38,
         cpu_seconds=(),
-        busy_threads=(),
         memory_bytes=(),
     )
     loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))

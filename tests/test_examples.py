@@ -126,7 +126,8 @@ def train_an_epoch(example: str, name: str, host: CpuTarget) -> tuple[Path, Expe
     if getattr(experiment.model, "weights", None):  # test_weights_download.py trains from them
         model = experiment.model.model_copy(update={"weights": None})
         experiment = experiment.model_copy(update={"model": model})
-    run = Run(name, "cpu", experiment, host, data, Path("results", name, "cpu"))
+    planned = ExperimentPlan(**dict(experiment))
+    run = Run(name, "cpu", planned, host, data, Path("results", name, "cpu"))
     train_here(run)
     return run.out / records.MODEL, experiment
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer, network_with_state
-from result_files import pair_of, text_of
+from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
 from torch import nn
 from training_process import measure_here
 
-from photofinish.answer.result import Trained
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import CpuTarget
@@ -24,7 +20,6 @@ from photofinish.measure.attribution import (
     plan_samples,
 )
 from photofinish.measure.first_step import (
-    fallbacks_counted,
     fingerprint_tensor,
     first_batch,
     first_step,
@@ -32,7 +27,6 @@ from photofinish.measure.first_step import (
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model
-from photofinish.reporting.sentences import verdict
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured, read_measured
 from photofinish.results.records import FirstStep
@@ -226,36 +220,3 @@ def test_of_slow_steps_each_worker_loads_a_batch(
 ) -> None:
     trainer = trainer_of(input={"name": "loader", "workers": workers})
     assert len(_profile_slow(trainer, 1.0).slow_batch_seconds) == batches
-
-
-WARNING = (
-    "The operator 'aten::{}' is not currently supported on the MPS backend "
-    "and will fall back to run on the CPU."
-)
-
-
-def test_each_operator_is_counted_and_other_warnings_are_passed_on() -> None:
-    passed_on = pytest.warns(UserWarning, match="something else")
-    with passed_on as caught, fallbacks_counted() as counted:
-        for name in ("cumsum.out", "unfold", "cumsum.out"):
-            warnings.warn(WARNING.format(name), stacklevel=1)
-        warnings.warn("something else", stacklevel=1)
-        assert torch.is_warn_always_enabled()
-    assert len(caught) == 1
-    assert counted == {"cumsum.out": 2, "unfold": 1}
-    assert not torch.is_warn_always_enabled()
-
-
-def test_the_verdict_names_what_the_cpu_computed_for_the_gpu(make_result: MakeResult) -> None:
-    cpu, gpu = make_result(), make_result(device="gpu")
-    assert isinstance(gpu, Trained)
-    assert gpu.first_step
-    step = gpu.first_step.model_copy(update={"cpu_fallbacks": {"cumsum.out": 2, "unfold": 1}})
-    pair = pair_of(cpu, replace(gpu, first_step=step))
-    text = text_of(verdict(pair))
-    assert (
-        "The CPU computed some of the GPU's step: cumsum.out (2 per step) and unfold (1 per step)."
-        in text
-    )
-    without = pair_of(cpu, gpu)
-    assert "The CPU computed" not in text_of(verdict(without))

@@ -12,8 +12,7 @@ from conftest import PrepareStage
 from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
 from training_stage import TrainingStage
 
-from photofinish.files import sha256_of_bytes
-from photofinish.results.records import TrainingRecord, TrainingTimes, read_record
+from photofinish.results.records import TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -77,8 +76,6 @@ def test_killed_before_any_file_operation_it_ends_with_the_same_bits(
     files = [f"epochs/epoch-{epoch:04d}.safetensors" for epoch in (1, 2)]
     assert [name for name in learned if name.startswith("epochs/")] == files
     assert learned[files[-1]] == learned["weights.safetensors"] != learned[files[0]]
-    record = read_record(trainings.stage.out / "model" / "record.json", TrainingRecord)
-    assert list(record.epoch_weights_sha256) == [sha256_of_bytes(learned[file]) for file in files]
     trainings.start_over()
     assert trainings.learn() == learned  # without making the machine's lock, as every one below
     operations = (trainings.folder / "operations.txt").read_text(encoding="utf-8").splitlines()

@@ -12,7 +12,6 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ from photofinish.inside.stopwatch import COLLATING, DECODING, PINNING, READING, 
 from photofinish.measure import loader_times, loader_workers
 from photofinish.measure.loader_times import measure, measure_loader, take_apart
 from photofinish.measure.loader_tries import RESIDENT, try_inputs
-from photofinish.measure.loader_workers import BETWEEN, Budget, busy_threads
+from photofinish.measure.loader_workers import BETWEEN, Budget
 from photofinish.nested import map_nested
 from photofinish.reporting.tables import loader_table
 from photofinish.results import median_training_seconds
@@ -295,11 +294,6 @@ def test_workers_that_hang_leave_the_parts(load: Load, monkeypatch: pytest.Monke
     assert not found.tried_workers
 
 
-def test_threads_that_take_a_tenth_of_the_time_are_busy() -> None:
-    threads = [(1, 0.5, 0.1), (2, 0.4, 0.0), (3, 0.01, 0.0)]
-    assert busy_threads(Mock(threads=lambda: threads)) == 2
-
-
 def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 0.0) -> LoaderTimes:
     """Return times of loading by this process, by one worker, two, and so on."""
     tried = tuple(
@@ -308,7 +302,6 @@ def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 
             batch_seconds=seconds,
             start_seconds=start_seconds,
             cpu_seconds=(),
-            busy_threads=(),
             memory_bytes=(),
         )
         for workers, seconds in enumerate(batch_seconds, 1)

@@ -18,7 +18,7 @@ from torch import nn
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.result import Result
-from photofinish.config.experiment import Experiment, ResidentInput
+from photofinish.config.experiment import ExperimentPlan, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import (
     SamplePlan,
@@ -46,7 +46,7 @@ SAMPLES = SamplePlan(3, 1)
 class Job:
     """Job with its settings, and the durations of its parts."""
 
-    experiment: Experiment
+    experiment: ExperimentPlan
     host: CpuTarget
     loading_seconds: float = 0.001
     """Time of loading a batch, if there is a loader."""
@@ -63,7 +63,7 @@ class Job:
         setting = key.removeprefix("experiments.planted.")
         changed = {setting: {"name": value} if setting == "input" else value}
         settings = self.experiment.model_dump() | changed
-        return replace(self, experiment=Experiment.model_validate(settings))
+        return replace(self, experiment=ExperimentPlan.model_validate(settings))
 
 
 class TimedBatches:

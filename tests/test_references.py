@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -12,9 +11,7 @@ import pytest
 from conftest import ROOT, MakeResult
 from result_files import (
     BUSY,
-    STEP,
     DeviceResult,
-    made_up_attribution,
     paired,
     trained,
     trained_of,
@@ -132,21 +129,7 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
         read_references(tmp_path, "all")
 
 
-def test_a_reference_of_an_earlier_version_is_read_without_the_fields_that_are_gone(
-    gpu_elsewhere: Trained, tmp_path: Path
-) -> None:
-    attribution = made_up_attribution(0.001)
-    written = recorded(
-        with_timings(gpu_elsewhere, load=(BUSY,), operations=STEP, attribution=attribution)
-    )
-    path = write_reference(tmp_path, written)
-    record = json.loads(path.read_bytes())
-    record["timings"]["load"][0]["gpu_clock_mhz"] = 1980
-    steps = {"steps_per_sample": 1, "sample_seconds": [0.1]}  # not in turns
-    record["timings"]["attribution"] |= {"bf16": steps, "tf32": None, "free": None}
-    record["timings"]["operations"]["products"] = [{"count": 3, "least_flops": 1}]
-    path.write_text(json.dumps(record), encoding="utf-8")
-    assert read_references(tmp_path, "all") == [written]
+def test_the_references_here_are_of_both_devices() -> None:
     shipped = read_references(ROOT / "reference", "all")
     assert {each.training.device for each in shipped} == {"cpu", "gpu"}
 

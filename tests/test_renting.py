@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.answer.prices import price_of
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
-from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
@@ -110,7 +108,6 @@ def with_tried_workers(pair: Comparison, batch_seconds: dict[int, float]) -> Any
             batch_seconds=seconds,
             start_seconds=0.0,
             cpu_seconds=(),
-            busy_threads=(),
             memory_bytes=(),
         )
         for workers, seconds in batch_seconds.items()
@@ -187,15 +184,6 @@ def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
     assert of_eight.where.endswith("8 of them together")
     assert price_of("A100", Prices(currency="EUR")) is None  # list prices are in dollars
     assert price_of("M1", Prices()) is None
-
-
-def test_a_price_is_old_half_a_year_before_the_training(make_pair: MakePair) -> None:
-    pair = make_pair(accelerators=("T4",))
-    for year, month, is_old in ((2026, 12, False), (2027, 2, True)):
-        started_at = datetime(year, month, 1, tzinfo=UTC).timestamp()
-        cpu = with_timings(pair.cpu, started_at_unix_seconds=started_at)
-        dated = pair_of(cpu, settings=pair.settings)
-        assert answer_record(dated, verdict(dated)).candidates[0].price_is_old is is_old
 
 
 def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakePair) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from training_process import measure_here, train_here
 
 from photofinish.answer.comparison import read_pair
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.metrics import Metric
 from photofinish.data import PartName, TaskName
@@ -306,7 +306,7 @@ def nothing(outputs, targets):
 
 def further(make_experiment: MakeExperiment, task: TaskName, *metrics: Any) -> dict[str, float]:
     settings = {**make_experiment().model_dump(mode="json"), "metrics": metrics}
-    named = Experiment.model_validate_json(to_json(settings)).metrics
+    named = ExperimentPlan.model_validate_json(to_json(settings)).metrics
     return custom_scores(named, TASKS[task], OUTPUTS.double(), TARGETS[task], ("sea", "a+b"))
 
 

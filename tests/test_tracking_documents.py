@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from conftest import MakeExperiment, MakeResult
-from result_files import BUSY, made_up_attribution, trained, with_record, write_result, write_scores
+from result_files import BUSY, trained, with_record, write_result, write_scores
 
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records
@@ -62,15 +62,10 @@ def test_every_epoch_has_a_value_of_each_metric_at_its_own_step_and_time(
     assert steps[1] == steps[2]
     assert {"training_loss", "validation_loss", "images_per_second"} < steps[1]
     once = {figure.mlflow for figure in FIGURES if figure.mlflow}
-    assert once - {"peak_memory_bytes", "peak_host_memory_bytes"} < steps[run_metrics.ONCE]
+    assert once - {"peak_memory_bytes", "peak_host_memory_bytes"} <= steps[run_metrics.ONCE]
     assert not steps[run_metrics.ONCE] & steps[1]
     assert values(document)["images_per_second"] == 600 / 4.0
     assert (document.started_ms, document.duration_ms) == (1_700_000_000_000, 30_000)
-    # The parts of a step take 10 ms. Parts that don't fit the whole step are not logged.
-    for step_seconds, is_logged in ((0.009, True), (0.005, False)):
-        attribution = made_up_attribution(0.001, step_seconds=step_seconds)
-        write_result(tmp_path, make_result(attribution=attribution))
-        assert ("median_step_forward_seconds" in values(document_of(tmp_path))) is is_logged
 
 
 def test_a_training_is_described_with_its_own_answer_only(

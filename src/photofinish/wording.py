@@ -91,15 +91,6 @@ def utc_day(unix_seconds: float) -> str:
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d}"
 
 
-def energy(joules: float) -> str:
-    """Return an energy in J, kJ or MJ."""
-    if joules < 1e3:
-        return f"{_short(joules)} J"
-    if joules < 1e6:
-        return f"{_short(joules / 1e3)} kJ"
-    return f"{_short(joules / 1e6)} MJ"
-
-
 def measure_again(stages: Iterable[str]) -> str:
     """Return the command that runs these stages again and writes the report."""
     return f"photofinish run --force --single-item {' '.join(stages)} && photofinish run"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 
 from photofinish.config.compare import ListPrice, Prices, list_prices
 
 SECONDS_AN_HOUR = 3600.0
-_OLD = timedelta(days=183)
 _LIST_CURRENCY = "USD"
 
 
@@ -19,9 +18,6 @@ class Price:
     where: str
     as_of: date | None
     """Date of a list price. None for a price from the settings."""
-
-    def is_old(self, at: date) -> bool:
-        return self.as_of is not None and at - self.as_of > _OLD
 
 
 def price_of(name: str, prices: Prices) -> Price | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from photofinish.answer.bounds import SpeedupBounds
@@ -56,8 +55,6 @@ class RentalOption:
     """Least memory of a step."""
     fits: Literal["yes", "perhaps", "no"]
     price: Price | None
-    price_is_old: bool | None
-    """True if the price was half a year old or more when the training began."""
     estimate: Estimate | None
     loader_need: LoaderNeed | None
 
@@ -78,7 +75,6 @@ def renting(
     """
     timings, options, not_counted = run.timings, [], None
     if operations := timings.operations:
-        trained_on = datetime.fromtimestamp(timings.started_at_unix_seconds, UTC).date()
         precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
@@ -91,7 +87,6 @@ def renting(
                 needed_bytes=least_memory_bytes(operations, precision),
                 fits=fits(operations, precision, accelerator.memory_gib),
                 price=price,
-                price_is_old=price.is_old(trained_on) if price else None,
                 estimate=estimate,
                 loader_need=loader_need(run, estimate, name),
             )

@@ -47,7 +47,6 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
     ask.add_argument("--json", type=_file, metavar="FILE", help="write the answer here")
     ask.add_argument("--html", type=_file, metavar="FILE", help="write it as a page")
     ask.add_argument("--show-output", action="store_true", help="show the script's output")
-    ask.add_argument("--verbose", dest="show_output", action="store_true", help=argparse.SUPPRESS)
     ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
 
 

@@ -61,12 +61,6 @@ _OF_PIPELINE = (
 )  # fmt: skip
 """Modules that only `photofinish[pipeline]` brings."""
 _OF_FLEET = ("dask", "distributed")
-_GONE = {
-    "gate --find": "`git bisect run photofinish gate --base GOOD` finds the slow commit",
-    "plan --try": "`photofinish ask NAME --seconds 1` runs your code for a moment",
-    "history": "`dvc exp show --all-commits` and `photofinish ui` compare commits",
-}
-"""Replacements for commands and options of earlier versions."""
 
 
 def main() -> None:
@@ -79,10 +73,6 @@ def main() -> None:
 def _main() -> None:
     parser = _parser()
     words = [word.partition("=")[0] for word in sys.argv[1:]]
-    for gone, remedy in _GONE.items():
-        command, *option = gone.split()
-        if words[:1] == [command] and set(option) <= set(words):
-            parser.error(f"`photofinish {gone}` is gone: {remedy}")
     if words and not words[0].startswith("-") and words[0] not in (names := _names()):
         from photofinish.wording import unknown_name
 
@@ -165,9 +155,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
     rent = command("rent", _rent)
     rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
-    gpus = rent.add_mutually_exclusive_group(required=True)
-    gpus.add_argument("gpu", nargs="?", metavar="GPU", help="for example T4")
-    gpus.add_argument("--on", metavar="GPU", help=argparse.SUPPRESS)
+    rent.add_argument("gpu", metavar="GPU", help="for example T4")
     rent.add_argument("words", nargs="*", metavar="...", help="command that trains")
     machine = command("machine", _machine)
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
@@ -260,7 +248,7 @@ def _reference(args: argparse.Namespace) -> None:
 def _rent(args: argparse.Namespace) -> None:
     from photofinish.commands.rent import rent
 
-    task, commands = rent(args.gpu or args.on, args.words)
+    task, commands = rent(args.gpu, args.words)
     print("Nothing is started or paid for: below are a task and the commands.", file=sys.stderr)
     print(task, end="", flush=True)
     print(commands, end="", file=sys.stderr)
@@ -277,7 +265,6 @@ def _spread(args: argparse.Namespace) -> None:
 
     pipeline.check_signals()
     pipeline.enter()
-    pipeline.check_age()
     pipeline.check_params()
     spread(args.listen or HEAD)
 

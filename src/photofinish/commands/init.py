@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from photofinish.commands.examples import FIRST_PARAMS, find_example, pipeline_files, write_example
-from photofinish.commands.pipeline import PARAMS, PIPELINE, PLAN, has_git, is_older
+from photofinish.commands.pipeline import PARAMS, PLAN, has_git
 from photofinish.config.base import is_name
 from photofinish.errors import ConfigError
 from photofinish.files import OWN_FOLDER
@@ -36,15 +36,8 @@ _TRAINERS = frozenset({"fit", "train"})
 
 
 def init(example_name: str | None = None) -> None:
-    """Write the pipeline and a params.yaml into the current folder, or into a new subfolder.
-
-    A pipeline of an older photofinish is renewed.
-    """
+    """Write the pipeline and a params.yaml into the current folder, or into a new subfolder."""
     example = find_example(example_name) if example_name else None
-    for each in (Path(), OWN_FOLDER):
-        if (each / PLAN).is_file() and is_older(each):
-            _renew(each)
-            return
     folder = _free_folder()
     scripts = [] if example else find_scripts(Path())
     _set_up_dvc()
@@ -74,15 +67,6 @@ def init(example_name: str | None = None) -> None:
         print("Next: photofinish run")
     else:
         print("Next: name your network and data in params.yaml, then: photofinish run")
-
-
-def _renew(folder: Path) -> None:
-    """Write today's dvc.yaml and stages. Keep the old dvc.yaml, which a user may have changed."""
-    kept = folder / f"{PIPELINE}.old"
-    shutil.copyfile(folder / PIPELINE, kept)
-    _copy_pipeline(folder)
-    print(f"Renewed {PIPELINE} and {PLAN.parent}/ in {folder.resolve()}.")
-    print(f"{kept} is the old one, in case it has stages of yours. Next: photofinish run")
 
 
 def write_network(file: str) -> None:

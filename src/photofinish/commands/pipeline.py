@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
-PIPELINE = Path("dvc.yaml")
 _DVC = Path(".dvc")
 
 
@@ -67,30 +66,14 @@ def repro(arguments: list[str]) -> int:
 
 
 def prepare() -> None:
-    """Check the pipeline's age and params.yaml, write the plan, and let DVC work without Git."""
+    """Check params.yaml, write the plan, and let DVC work without Git."""
     from dvc.cli import main as dvc
 
-    check_age()
     check_params()
     # `dvc init --no-scm` has set it, and `dvc config --unset` shall do so for good.
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
-
-
-def check_age() -> None:
-    """Raise ConfigError if the pipeline is of an older photofinish."""
-    if is_older():
-        raise ConfigError(
-            f"{PIPELINE} and {PLAN.parent}/ in {Path.cwd()} are of an older photofinish: "
-            f"`photofinish init` here renews them and leaves {PARAMS} as it is"
-        )
-
-
-def is_older(folder: Path = Path()) -> bool:
-    """Return True if the folder's pipeline lacks the stages that came last."""
-    file = folder / PIPELINE
-    return file.is_file() and "measure-cpu:" not in file.read_text(encoding="utf-8")
 
 
 def check_params() -> None:

@@ -109,7 +109,6 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
     top = Path.cwd()
     if not command:
         pipeline.enter()
-        pipeline.check_age()
     if gpu not in accelerators():
         raise ConfigError(f"{gpu}: {unknown_name('accelerator', gpu, list(accelerators()))}")
     job = _script(gpu, command) if command else _trainings(gpu, top)
@@ -164,7 +163,12 @@ def _trainings(gpu: str, top: Path) -> _Job:
     if count != 1:
         estimate = "Time and cost are estimated for one GPU only."
     about = f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
-    if against := [name for name in trainings if name in answers.not_worth_renting]:
+    against = [
+        name
+        for name, each in answers.answers.items()
+        if name in trainings and each.answer == "No" and each.about != "the GPU here"
+    ]
+    if against:
         about += f"The report says no to renting for {listed(against)}. "
     if params.scripts:
         about += "Scripts are left out: they leave no record. "

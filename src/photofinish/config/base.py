@@ -79,8 +79,6 @@ class CallsCode(Settings):
     """Key that holds the code's name."""
     positional_arguments: ClassVar[int] = 2
     """Number of positional arguments that a function gets, such as outputs and targets."""
-    own_keys: ClassVar[tuple[str, ...]] = ()
-    """Optional keys that photofinish reads and does not pass on."""
 
     @property
     def reference(self) -> CodeReference:

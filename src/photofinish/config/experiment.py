@@ -83,7 +83,6 @@ class Optimizer(_PytorchClass):
     """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
-    own_keys = ("weight_decay_exclude",)
     lr: PositiveFloat | None = None
     weight_decay_exclude: Literal["norms and biases"] | None = None
     """Parameters without weight decay: biases, and parameters of at most one dimension."""
@@ -115,7 +114,6 @@ class Schedule(_PytorchClass):
     """
 
     namespace: ClassVar[Namespace] = SCHEDULES
-    own_keys = ("every",)
     name: str = CONSTANT
     every: Literal["epoch", "step"] | None = None
     """When the rate changes. Default: after each step for one_cycle and cyclic, else each epoch."""
@@ -297,11 +295,6 @@ class Experiment(Settings):
         return next((metric for metric in self.metrics if metric.label == monitor), None)
 
 
-RECIPE = (
-    "warmup_steps", "clip_grad_norm", "accumulate", "ema", "early_stopping", "sampler",
-    "batch_transform", "step", "validation_step",
-)  # fmt: skip
-"""Settings that change nothing by default."""
 _CODE = (
     "model", "loss", "optimizer", "schedule", "sampler", "batch_transform", "step",
     "validation_step",

@@ -19,7 +19,6 @@ from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
 from photofinish.config.early_stopping import MONITORED, EarlyStopping
 from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
-from photofinish.config.other_names import without_gone
 from photofinish.config.problems import (
     MOST_PROBLEMS,
     NO_MAPPING,
@@ -199,7 +198,7 @@ class _Loader:
 
     def _validated(self, schema: Any, name: str) -> Any:
         """Return a section's settings. If it has problems, report them and return the defaults."""
-        value, problems = _validate(schema, without_gone(self._document.get(name)) or {})
+        value, problems = _validate(schema, self._document.get(name) or {})
         self.report(*problems, below=(name,))
         return value or schema()
 

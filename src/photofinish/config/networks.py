@@ -100,7 +100,6 @@ class TorchvisionModel(_Network):
 class CustomModel(_Network, CustomCode):
     """Custom class or function that returns an nn.Module, or a network such as `timm:resnet18`."""
 
-    own_keys = ("output",)
     output: int | str | None = None
     """Part of its outputs that counts: a place in a tuple, or a name in a dict or dataclass."""
 

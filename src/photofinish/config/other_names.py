@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _SAME: dict[str, tuple[str, ...]] = {
     "clip_grad_norm: 1.0": ("grad_clip", "gradient_clip_val", "max_grad_norm", "clip_grad"),
     "accumulate: 4, the number of parts of a batch": (
@@ -49,26 +47,6 @@ _NOT_HERE: dict[str, tuple[str, ...]] = {
     "one machine trains an experiment: docs/scaling.md": ("num_nodes",),
 }  # fmt: skip
 """What to do instead of settings that are not here, and their names in other trainers."""
-GONE = {
-    "watts": "this key is gone: the report has the energy that NVIDIA's GPUs count",
-    "kilowatt_hour": "this key is gone: add energy to the prices cpu_hour and gpu_hour",
-    "byte_batches": "this key is gone: leave it out. decode: once or workers load faster",
-}
-"""Keys of earlier versions, and what to do instead."""
-
-
-def without_gone(settings: Any) -> Any:
-    """Return settings without keys of earlier versions that have no value."""
-    if not isinstance(settings, dict):
-        return settings
-    kept = {key: without_gone(value) for key, value in settings.items()}
-    return {key: value for key, value in kept.items() if key not in GONE or _has_value(value)}
-
-
-def _has_value(settings: Any) -> bool:
-    if isinstance(settings, dict):
-        return any(map(_has_value, settings.values()))
-    return settings is not None
 
 
 def hint(name: str) -> str | None:

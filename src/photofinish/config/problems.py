@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from photofinish.config.base import BUILT_IN, OWN, CallsCode
 from photofinish.config.messages import message_of
-from photofinish.config.other_names import GONE, hint
+from photofinish.config.other_names import hint
 from photofinish.wording import printable, shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
@@ -53,8 +53,6 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     path, _ = _resolve(schema, error["loc"])
     if kind == "extra_forbidden":
-        if instead := GONE.get(str(path[-1])):
-            return ConfigProblem(path, instead, value)
         _, models = _resolve(schema, error["loc"][:-1])
         names = list(dict.fromkeys(name for model in models for name in model.model_fields))
         if "optimizer" in names and (instead := hint(str(path[-1]))):

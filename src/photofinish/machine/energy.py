@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pynvml
 
@@ -15,13 +15,9 @@ LEAST_SECONDS = 1.0
 
 
 class Energy(Record):
-    """Energy of one part of the machine, from the first epoch's start to the last epoch's end."""
+    """Energy of the GPUs, from the first epoch's start to the last epoch's end."""
 
-    of: Literal["cpu", "gpu"]
-    """Always `gpu`. Records of earlier versions also have `cpu`."""
-    status: Literal["measured", "unavailable"]
     joules: float | None = None
-    source: Literal["nvml", "rapl"] | None = None
     reason: str | None = None
     """Reason for a missing figure."""
 
@@ -54,17 +50,15 @@ class EnergyMeter:
     def training_ended(self) -> Energy:
         """Return the energy since `begin`, or why it is unknown."""
         if self._begun_joules is None:
-            return Energy(of="gpu", status="unavailable", reason=self._reason)
+            return Energy(reason=self._reason)
         try:
             joules = self._joules() - self._begun_joules
         except pynvml.NVMLError as error:
-            reason = f"the NVIDIA driver stopped reporting this GPU's energy ({error})"
-            return Energy(of="gpu", status="unavailable", reason=reason)
+            return Energy(reason=f"the NVIDIA driver stopped reporting this GPU's energy ({error})")
         seconds = time.monotonic() - self._begun_seconds
         if seconds < LEAST_SECONDS or joules <= 0:
-            reason = f"a training of {seconds:.2g} s is too short for the counter"
-            return Energy(of="gpu", status="unavailable", reason=reason)
-        return Energy(of="gpu", status="measured", joules=joules, source="nvml")
+            return Energy(reason=f"a training of {seconds:.2g} s is too short for the counter")
+        return Energy(joules=joules)
 
     def _joules(self) -> float:
         """Return the sum of the GPUs' counters. They count since the driver was loaded."""
@@ -72,11 +66,10 @@ class EnergyMeter:
         return float(millijoules) / 1e3
 
 
-def added_up(energies: Iterable[Energy]) -> tuple[Energy, ...]:
+def added_up(energies: Iterable[Energy]) -> Energy | None:
     """Return the sum over several processes, or the first share without a figure."""
     shares = list(energies)
     for share in shares:
         if share.joules is None:
-            return (share,)
-    total = sum(share.joules or 0.0 for share in shares)
-    return tuple(share.model_copy(update={"joules": total}) for share in shares[:1])
+            return share
+    return Energy(joules=sum(share.joules or 0.0 for share in shares)) if shares else None

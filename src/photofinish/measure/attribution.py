@@ -40,7 +40,6 @@ from photofinish.results.measurements import (
     TriedThreads,
 )
 from photofinish.training.batches import bytes_of_a_sample
-from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.graphs import GraphedSteps
 from photofinish.training.torch_device import (
     CPU,
@@ -215,27 +214,25 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
         other_batch=other_batch,
         launch_seconds=launch_seconds,
     )
-    tries = dict(_tries(trainer, plan, is_launching=is_launching))
-    tried = tuple(each for each in tries.values() if isinstance(each, Tried))
-    not_tried = {by: why for by, why in tries.items() if isinstance(why, str)}
-    return measured.model_copy(update={"tried": tried, "not_tried": not_tried})
+    tried = tuple(filter(None, _tries(trainer, plan, is_launching=is_launching)))
+    return measured.model_copy(update={"tried": tried})
 
 
 def _tries(
     trainer: Trainer, plan: AttributionPlan, *, is_launching: bool
-) -> Iterator[tuple[TriedBy, Tried | str | None]]:
-    """Yield the name of each change, and its steps or why they failed."""
+) -> Iterator[Tried | None]:
+    """Yield the steps with each change, or None if they failed."""
     for by, changes in plan.tries.items():
-        yield by, try_settings(trainer, plan.samples, by, changes)
+        yield try_settings(trainer, plan.samples, by, changes)
     if is_launching:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
-        yield "captured", try_captured(trainer, plan.samples)
+        yield try_captured(trainer, plan.samples)
 
 
 def try_settings(
     trainer: Trainer, plan: SamplePlan, by: TriedBy, changes: dict[str, Any]
-) -> Tried | str:
-    """Try other settings, in the memory format of a training with them. Or return why it failed."""
+) -> Tried | None:
+    """Try other settings, in the memory format of a training with them. Return None if it fails."""
     twin, device = _twin(trainer), trainer.device
     settings = trainer.experiment.model_copy(update=changes)
     layout = memory_format(twin.network, device, settings.precision)
@@ -244,11 +241,8 @@ def try_settings(
     return _try_change(trainer, plan, twin, by, changes, layout, context)
 
 
-def try_captured(trainer: Trainer, plan: SamplePlan) -> Tried | str | None:
-    """Try captured steps if only `cuda_graphs: "on"` captures them, else return None.
-
-    Returns the reason if they fail.
-    """
+def try_captured(trainer: Trainer, plan: SamplePlan) -> Tried | None:
+    """Try captured steps if only `cuda_graphs: "on"` captures them. Return None if they fail."""
     settings, twin, changes = trainer.experiment, copy.copy(trainer), {"cuda_graphs": "on"}
     twin.experiment = settings.model_copy(update=changes)
     only_auto_refuses = why_not_captured(settings) and not why_not_captured(twin.experiment)
@@ -256,8 +250,8 @@ def try_captured(trainer: Trainer, plan: SamplePlan) -> Tried | str | None:
         return None
     try:
         twin.steps = twin.chosen_steps()
-    except (RuntimeError, UserError) as error:  # the other measurements must not be lost
-        return first_failure(error)
+    except (RuntimeError, UserError):  # the other measurements must not be lost
+        return None
     is_captured = isinstance(twin.steps, GraphedSteps)
     return _try_change(trainer, plan, twin, "captured", changes) if is_captured else None
 
@@ -278,8 +272,8 @@ def _try_change(
     changes: dict[str, Any],
     layout: torch.memory_format | None = None,
     context: Context = nullcontext,
-) -> Tried | str:
-    """Time steps as they are and those of a changed trainer, or return why they fail.
+) -> Tried | None:
+    """Time steps as they are and those of a changed trainer, or return None if they fail.
 
     Both take turns, so there are two scratch copies and pools of graphs at once.
     """
@@ -293,10 +287,10 @@ def _try_change(
                 (steps,) = copies.enter_context(others)
             ways = Way(own, plan.steps), Way(steps, plan.steps, context)
             base, tried = time_in_turns(trainer, plan.samples, *ways)
-    except (RuntimeError, UserError) as error:  # the other measurements must not be lost
-        return first_failure(error)
+    except (RuntimeError, UserError):  # the other measurements must not be lost
+        return None
     if why != (twin.steps.why, changed.steps.why):
-        return "a capture failed, and its steps were launched one by one"
+        return None  # a capture failed, and its steps were launched one by one
     return Tried(by=by, changes=changes, turns=InTurns(base=base, changed=tried))
 
 

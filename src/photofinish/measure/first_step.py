@@ -9,11 +9,6 @@ in training.
 from __future__ import annotations
 
 import copy
-import re
-import warnings
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -44,7 +39,6 @@ _SIGNED_SUMS = 8
 With a limit of 2 %, nine of ten errors of 3 % of a tensor's norm show. With one sum they show from
 16 % on.
 """
-_FALLBACK = re.compile(r"operator '(?:aten::)?([\w.]+)'.* fall back to run on the CPU")
 # By hand: one of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
@@ -104,8 +98,7 @@ def first_step(
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
         return run_step(network, criterion, (images, targets), precision, custom_step=custom_step)
 
-    with fallbacks_counted() as fallbacks:
-        taken = step(network)
+    taken = step(network)
     outputs, gradients = taken.first_outputs_and_gradients()
     rounding: tuple[dict[str, float], dict[str, float]] = {}, {}
     if moved is not None:
@@ -124,7 +117,6 @@ def first_step(
         gradients={name: fingerprint_tensor(grad) for name, grad in gradients.items()},
         output_rounding=rounding[0],
         gradient_rounding=rounding[1],
-        cpu_fallbacks=dict(fallbacks),
         draws=taken.draws,
         has_dropout=has_dropout,
     )
@@ -168,30 +160,6 @@ def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
             difference = first[name].double() - second[name].double()
             distances[name] = difference.nan_to_num(0.0, 0.0, 0.0).norm().item()
     return distances
-
-
-@contextmanager
-def fallbacks_counted() -> Iterator[Counter[str]]:
-    """Count how often PyTorch runs an operator on the CPU because the device lacks it.
-
-    PyTorch only does so with PYTORCH_ENABLE_MPS_FALLBACK=1. By default it warns once. The counts
-    are complete after the block.
-    """
-    counts: Counter[str] = Counter()
-    before = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            yield counts
-    finally:
-        torch.set_warn_always(before)
-    for warning in caught:
-        if match := _FALLBACK.search(str(warning.message)):
-            counts[match[1]] += 1
-        else:
-            message, category = warning.message, warning.category
-            warnings.warn_explicit(message, category, warning.filename, warning.lineno)
 
 
 def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:

@@ -24,8 +24,6 @@ _Result = TypeVar("_Result")
 BETWEEN = "between processes"
 _ROUNDS = 4
 """Number of batches for each worker, by hand. The first batches are not timed."""
-_BUSY_SHARE = 0.1
-"""Share of a process's CPU time from which on a thread counts, by hand."""
 _LEAST_TIMEOUT_SECONDS = 0.1
 LEAST_WITH_WORKERS_SECONDS = 1.0
 """Minimum time for trying workers, by hand: they start slowly."""
@@ -103,7 +101,6 @@ def try_workers(
         first_seconds, batch_seconds = _time_batches(_in_time(loaded, budget), workers, count)
         processes = [psutil.Process(pid) for pid in _children() - others]
         cpu_seconds = tuple(sum(process.cpu_times()[:2]) for process in processes)
-        threads = tuple(map(busy_threads, processes))
         memory_bytes = tuple(process.memory_full_info().uss for process in processes)
         ends_seconds = time.perf_counter()
     first_seconds += time.perf_counter() - ends_seconds
@@ -112,7 +109,6 @@ def try_workers(
         batch_seconds=batch_seconds * batches.batch_size / size,
         start_seconds=max(0.0, first_seconds - workers * batch_seconds),
         cpu_seconds=cpu_seconds,
-        busy_threads=threads,
         memory_bytes=memory_bytes,
     )
 
@@ -144,12 +140,6 @@ def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[floa
 
 def _children() -> set[int]:
     return {process.pid for process in multiprocessing.active_children() if process.pid}
-
-
-def busy_threads(process: psutil.Process) -> int:
-    """Return how many threads of a process compute."""
-    seconds = [sum(thread[1:]) for thread in process.threads()]
-    return sum(each > _BUSY_SHARE * sum(seconds) for each in seconds)
 
 
 def _way_between_processes(batches: LoaderBatches, size: int, budget: Budget) -> float:

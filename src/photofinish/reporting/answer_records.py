@@ -92,7 +92,6 @@ class CandidateRecord(Record):
     waiting_share: float | None
     """Share of time that it waits for the loader in the cheapest machine."""
     hour_price: Price | None
-    price_is_old: bool | None
 
 
 class CauseRecord(Record):
@@ -113,9 +112,7 @@ class Suggestion(Record):
     line: str
     """Line of params.yaml with these settings."""
     gain: Range
-    """Predicted speed-up of the whole job."""
-    evidence: Literal["tried"]
-    """Measured on some steps."""
+    """Predicted speed-up of the whole job, from some steps with the change."""
     learns: Learns
     """Effect of the change on the trained model."""
     command: str
@@ -241,7 +238,6 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         loader_cores=need.wanted_cores if need else None,
         waiting_share=need.waiting_share if need else None,
         hour_price=option.price,
-        price_is_old=option.price_is_old,
     )
 
 
@@ -254,7 +250,6 @@ def _suggestion(
         settings=remedy.settings,
         line=remedy_line(remedy),
         gain=Range(low=gain.low, high=gain.high),
-        evidence="tried",
         learns=remedy.learns,
         command=commands(experiment, remedy)[0],
     )

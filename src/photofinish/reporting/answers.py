@@ -31,8 +31,6 @@ class Answers(Record):
     """One answer over all experiments."""
     answers: dict[str, AnswerRecord]
     """Answer for each experiment and script."""
-    not_worth_renting: tuple[str, ...]
-    """Experiments for which a rented GPU is not worth it."""
     reasons: tuple[str, ...]
     """Sentences why no GPU trained."""
     legend: tuple[str, ...]

@@ -22,7 +22,7 @@ from photofinish.reporting.say import say
 from photofinish.reporting.sentences import metric_texts
 from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
-from photofinish.wording import energy, seconds, utc_minute
+from photofinish.wording import seconds, utc_minute
 
 Rows = list[dict[str, Any]]
 """Rows, each a dictionary with equal keys. A value is None if there is no figure."""
@@ -72,13 +72,6 @@ class _DeviceRow:
     @property
     def job_interval(self) -> Interval | None:
         return job_interval(self.limited.timings) if self.limited else None
-
-    @property
-    def same_initial_weights(self) -> bool | None:
-        gpu, runs = self.of_gpu and self.of_gpu.gpu, self.pair.trained
-        if not gpu or not all(run.record for run in runs):
-            return None
-        return len({run.record.initial_weights_sha256 for run in runs if run.record}) == 1
 
     @property
     def causes(self) -> list[str] | None:
@@ -176,26 +169,23 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     *_speedup("end_to_end"),
     _column("same_model", "of_gpu.parity.likeness"),
     _column("first_divergence", "of_gpu.parity.first_divergence.name"),
-    _column("same_initial_weights"),
     _column("payback_epochs", "of_gpu.compared.break_even.epochs"),
     *_interval("payback_epochs", "of_gpu.compared.break_even.interval"),
     _column("target_accuracy", "spent.target.target", "target accuracy"),
     _column("target_epoch", "spent.target.epoch"),
     _column("target_seconds", "spent.target.seconds", "time to the target", seconds),
-    _column("energy_joules", "spent.energy.joules", "energy of the epochs", energy),
-    _column("energy_status", "spent.energy.status"),
-    _column("energy_counted", "spent.energy.counted"),
-    _column("cost", "spent.cost.amount", "cost of the run", "{:.2g}".format),
+    _column(
+        "energy_joules", "run.timings.energy.joules", "energy of the epochs", "{:,.0f} J".format
+    ),
+    _column("cost", "spent.cost", "cost of the run", "{:.2g}".format),
     _column(
         "cost_currency",
         "spent",
         "currency of the cost",
-        then=lambda spent: None if spent.cost.amount is None else spent.currency,
+        then=lambda spent: None if spent.cost is None else spent.currency,
     ),
-    _column("cost_counted", "spent.cost.counted"),
-    _column("target_cost", "spent.cost_to_target.amount", "cost to the target", "{:.2g}".format),
+    _column("target_cost", "spent.cost_to_target", "cost to the target", "{:.2g}".format),
     _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
-    _column("overhead_share", "trained.timings.overhead.share"),
     _column(
         "checkpoint_seconds", "trained.timings.overhead.checkpoint_seconds", "checkpoints", seconds
     ),

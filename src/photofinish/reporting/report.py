@@ -19,7 +19,6 @@ from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
-FIGURES = "figures"
 
 
 def write_report(
@@ -27,15 +26,12 @@ def write_report(
 ) -> Answers:
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)
-    for former in folder.glob("*.csv"):  # an older photofinish wrote more
-        former.unlink()
     csv_rows = comparison_rows(everything, decisions), rows.history_rows(pairs)
     for name, each in zip(rows.COLUMNS, (*csv_rows, rows.confusion_rows(pairs)), strict=True):
         write_text_atomically(folder / name, rows.as_csv(name, each))
     page = page_of(everything, decisions)
-    shutil.rmtree(folder / FIGURES, ignore_errors=True)
     for picture in page.pictures:
-        _write(folder / FIGURES / f"{picture.name}.svg", picture.file)
+        _write(folder / "figures" / f"{picture.name}.svg", picture.file)
     write_text_atomically(folder / "index.html", page.html)
     write_text_atomically(folder / "comparison.md", _markdown(page.answers, page.verdicts))
     write_answers(folder, page.answers)
@@ -44,11 +40,9 @@ def write_report(
 
 def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
-    for former in (metrics, plots):
-        shutil.rmtree(former, ignore_errors=True)
     for experiment, figures in comparison_metrics(pairs).items():
         _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
-    plots.mkdir(parents=True)
+    plots.mkdir(parents=True, exist_ok=True)
     for name in rows.COLUMNS:
         shutil.copy(folder / name, plots)
 

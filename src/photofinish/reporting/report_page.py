@@ -131,17 +131,11 @@ def _answers(
         pair.experiment: answer_record(pair, each, shared)
         for pair, each in zip(pairs, verdicts, strict=True)
     }
-    not_worth_renting = [
-        each.experiment
-        for each in verdicts
-        if not each.decision.is_here and each.decision.answer == "No"
-    ]
     texts = [line for each in answers.values() for line in each.lines]
     decisions = [each.decision for each in verdicts]
     return Answers(
         summary=summary,
         answers=answers,
-        not_worth_renting=tuple(not_worth_renting),
         reasons=tuple(_reasons(verdicts)),
         legend=tuple(legend(decisions, texts, shared)),
         overview=tuple(overview),

@@ -262,9 +262,6 @@ def _cautions(pair: Comparison) -> Iterator[str]:
         if run.settings and times.step_warnings and not is_reported:
             command = measure_again([f"measure-{run.device}@{run.experiment}"])
             yield say("busy steps", device=device, why=times.step_warnings, command=command)
-        calls = run.first_step.cpu_fallbacks.items() if run.first_step else ()
-        if names := [say("fallback", name=name, count=count) for name, count in calls]:
-            yield say("fallbacks", device=device, names=names)
     if any(run.timings.interruptions for run in pair.trained):
         yield say("interrupted")
     if pair.cpu.settings and not pair.cpu.settings.deterministic:

@@ -255,7 +255,6 @@ def workers_table(pair: Comparison) -> Table:
                 "a batch": seconds(each.batch_seconds),
                 "start and end in each epoch": seconds(each.start_seconds),
                 "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
-                "its computing threads": str(max(each.busy_threads, default=1)),
                 "its memory": byte_size(max(each.memory_bytes, default=0)),
             }
             rows.append(row)

@@ -253,8 +253,6 @@ TEMPLATES = {
     # Doubts.
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
     "their times are unreliable. To measure them again: {command}.",
-    "fallbacks": "The CPU computed some of the {device}'s step: {names:list}.",
-    "fallback": "{name} ({count} per step)",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
     "not deterministic": "With `deterministic: false` the results don't repeat bit for bit.",
     "machines": "The devices are in different machines: {hosts:list}.",

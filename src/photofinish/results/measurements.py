@@ -138,8 +138,6 @@ class StepAttribution(Record):
     """Host time to launch a step, on an accelerator without captured steps."""
     tried: tuple[Tried, ...] = ()
     """Steps on an accelerator with settings that it has and the training does not use."""
-    not_tried: dict[TriedBy, str] = Field(default_factory=dict)
-    """Reasons why settings could not be tried, such as too little memory for two copies."""
 
     def tried_by(self, name: TriedBy) -> Tried | None:
         return next((each for each in self.tried if each.by == name), None)
@@ -194,8 +192,6 @@ class TriedWorkers(Record):
     """Time from creating the iterator to the first batch, and for the workers to end."""
     cpu_seconds: tuple[float, ...]
     """CPU time of each worker."""
-    busy_threads: tuple[int, ...]
-    """Number of threads of each worker that take at least a tenth of its CPU time."""
     memory_bytes: tuple[int, ...]
     """Memory of each worker that is not shared with other processes."""
 

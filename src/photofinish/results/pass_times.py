@@ -21,8 +21,8 @@ class Readings(Record):
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
     peak_host_memory_bytes: int | None = None
     """Largest resident set of the training process, or of any rank."""
-    energy: tuple[Energy, ...] = ()
-    """Energy of the first training, for each part of the machine."""
+    energy: Energy | None = None
+    """Energy of the GPUs in the first training. None for the CPU."""
 
 
 class Where(Record):
@@ -44,16 +44,10 @@ class Overhead(Record):
     It is photofinish's own, so it is in no job's time.
     """
 
-    passes_seconds: float
     seconds: float
     """Time for display and sampling the load."""
     checkpoint_seconds: float | None = None
     """Time to save checkpoints. None in older records, whose `seconds` contain it."""
-
-    @property
-    def share(self) -> float:
-        """Overhead as a share of the passes' time, or 0 without passes."""
-        return self.seconds / self.passes_seconds if self.passes_seconds else 0.0
 
 
 class StepsTaken(Record):

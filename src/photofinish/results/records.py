@@ -65,8 +65,6 @@ class TrainingRecord(Record):
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str
-    epoch_weights_sha256: tuple[str, ...] = ()
-    """SHA-256 of each file in model/epochs, if every epoch's weights are kept."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file of custom code, and version of each package that it imports."""
 
@@ -123,8 +121,6 @@ class FirstStep(Record):
     """Change of each output if all weights change slightly. Measured on the CPU only."""
     gradient_rounding: dict[str, float] = Field(default_factory=dict)
     """Change of each gradient if all weights change slightly."""
-    cpu_fallbacks: dict[str, int] = Field(default_factory=dict)
-    """Number of calls of each operator that ran on the CPU, because the device lacks it."""
     draws: bool = False
     """True if the step drew from the device's own generator, although dropout was off."""
     has_dropout: bool = False

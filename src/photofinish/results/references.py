@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -12,6 +11,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
+
+from pydantic import ValidationError
 
 from photofinish.config.base import Name, Record, is_name
 from photofinish.config.experiment import Experiment
@@ -28,12 +29,6 @@ _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
 """Pattern of an environment variable's value that contains a folder or a GPU's identifier."""
 _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
-
-
-_GONE = frozenset({"products", "gpu_clock_mhz", "sampled_steps", "repeat", "last_epoch"})
-"""Fields of timings in records of earlier versions, which nothing reads."""
-_MAIN = "test_accuracy", "test_loss"
-"""Main scores of records that do not name theirs."""
 
 
 class Reference(Record):
@@ -83,35 +78,13 @@ def read_references(
     references = []
     for path in (path for name in names for path in sorted((folder / name).glob("*.json"))):
         try:
-            record = _as_now(json.loads(path.read_bytes()))
-            references.append(Reference.model_validate_json(json.dumps(record)))
-        except (KeyError, TypeError, ValueError) as error:
+            references.append(Reference.model_validate_json(path.read_bytes()))
+        except ValidationError as error:
             raise UserError(
                 f"{path} is not a reference that can be read: {error}. "
                 "Remove it, or set compare.references in params.yaml"
             ) from error
     return references
-
-
-def _as_now(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of an earlier version without fields that are gone now."""
-    timings = _without_gone(record["timings"])
-    if loader := timings.get("loader"):
-        loader["tried_inputs"] = [each for each in loader["tried_inputs"] if "turns" in each]
-    for not_in_turns in ("bf16", "tf32", "free", "captured", "resident"):
-        (timings.get("attribution") or {}).pop(not_in_turns, None)
-    record["training"].pop("stored_shape", None)
-    scores = record["scores"]
-    first = scores.pop("first_metric", None)
-    scores.setdefault("main", first or next(name for name in _MAIN if scores[name] is not None))
-    return {**record, "timings": timings}
-
-
-def _without_gone(value: Any) -> Any:
-    """Return a part of a record without the fields that are gone."""
-    if isinstance(value, dict):
-        return {key: _without_gone(each) for key, each in value.items() if key not in _GONE}
-    return [_without_gone(each) for each in value] if isinstance(value, list) else value
 
 
 def hardware(device: records.DeviceLabel, timings: JobTimes) -> str:

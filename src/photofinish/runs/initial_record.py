@@ -40,7 +40,7 @@ def training_record(
         published_weights_sha256=published.sha256 if published else None,
         initial_weights_sha256=initial_weights_sha256,
         weights_sha256=initial_weights_sha256,
-        custom_code=run.custom_code,
+        custom_code=run.experiment.custom_code,
     )
 
 

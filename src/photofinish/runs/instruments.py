@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Self
 
 from photofinish.machine.energy import Energy, EnergyMeter, added_up
@@ -44,19 +43,13 @@ class Instruments:
         training, team = self._training, self._training.team
         loop_seconds = training.spent_seconds() - self._started_seconds
         passes = training.trainer.progress.timings[self._epochs_before :]
-        passes_seconds = passed_seconds(passes)
-        own = [self._energy.training_ended()] if self._energy else []
-        energy = added_up(chain.from_iterable(team.all_gather_object(own)))
-        if training.resumed_at_epochs:
-            reason = "only the last part of the training was measured"
-            energy = tuple(
-                Energy(of=part.of, status="unavailable", reason=reason) for part in energy
-            )
+        own = self._energy.training_ended() if self._energy else None
+        energy = added_up(filter(None, team.all_gather_object(own)))
+        if energy and training.resumed_at_epochs:
+            energy = Energy(reason="only the last part of the training was measured")
         self.monitor.training_ended()
-        seconds = max(0.0, loop_seconds - passes_seconds)
         self.overhead = Overhead(
-            passes_seconds=passes_seconds,
-            seconds=seconds,
+            seconds=max(0.0, loop_seconds - passed_seconds(passes)),
             checkpoint_seconds=training.checkpoint_seconds,
         )
         host_bytes = team.all_gather_object(peak_host_memory_bytes())

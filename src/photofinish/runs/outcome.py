@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from photofinish.files import sha256_of_bytes, sha256_of_file, write_bytes_atomically
+from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import median_training_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.runs.further import Epochs
@@ -20,15 +20,11 @@ def write_model(training: Training) -> None:
     folder = setup.run.out / records.MODEL
     weights = weights_of(trainer.result)
     write_bytes_atomically(folder / records.WEIGHTS, weights)
-    epoch_weights = sorted(training.epoch_weights.glob("epoch-*.safetensors"))
-    for path in epoch_weights:
+    for path in training.epoch_weights.glob("epoch-*.safetensors"):
         write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
     record = training_record(setup, trainer, training.initial_weights_sha256).model_copy(
-        update={
-            "weights_sha256": sha256_of_bytes(weights),
-            "epoch_weights_sha256": tuple(map(sha256_of_file, epoch_weights)),
-        }
+        update={"weights_sha256": sha256_of_bytes(weights)}
     )
     records.write_record(folder / records.RECORD, record)
 
@@ -50,7 +46,7 @@ def timings_of(
         warm_up_seconds=warm_up_seconds,
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
-        replaces=run.replaces,
+        replaces=run.experiment.replaces,
         total_seconds=total_seconds,
         tracking_seconds=clock.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,

@@ -7,9 +7,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from photofinish.config.experiment import Experiment, ExperimentPlan
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CrossEntropy
-from photofinish.config.metrics import Metric
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST
@@ -36,7 +35,7 @@ class Run:
 
     name: str
     device: records.DeviceLabel
-    experiment: Experiment
+    experiment: ExperimentPlan
     host: CpuTarget | GpuTarget
     data: Path
     """Folder of the packed split."""
@@ -49,24 +48,9 @@ class Run:
     def title(self) -> str:
         return f"{self.name} on {self.device}"
 
-    @property
-    def custom_code(self) -> dict[str, str]:
-        """Return the sha256 of each custom file that runs, and the versions of its packages."""
-        return self.experiment.custom_code if isinstance(self.experiment, ExperimentPlan) else {}
-
-    @property
-    def monitored(self) -> Metric | None:
-        """Return the metric that early stopping follows, or None."""
-        return self.experiment.monitored if isinstance(self.experiment, ExperimentPlan) else None
-
-    @property
-    def replaces(self) -> str | None:
-        """Return the sha256 of the weights of the shorter training that this run replaces."""
-        return self.experiment.replaces if isinstance(self.experiment, ExperimentPlan) else None
-
     def check(self) -> None:
         """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
-        check_code_unchanged(self.custom_code)
+        check_code_unchanged(self.experiment.custom_code)
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
         devices = max(self.host.processes, gpus)
@@ -148,7 +132,7 @@ class Run:
         facts = [
             self.device,
             self.experiment.model_dump(exclude={"custom_code"}),
-            self.custom_code,
+            self.experiment.custom_code,
             self.host.model_dump(),
             rank.size if rank else self.host.processes,
             self.data_sha256(),

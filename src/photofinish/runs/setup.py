@@ -27,7 +27,7 @@ from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
 from photofinish.training.optimizer import build_optimizers
-from photofinish.training.parts import has_live_inputs, part_of
+from photofinish.training.parts import part_of
 from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -37,7 +37,9 @@ from photofinish.training.world import World
 def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
     """Configure torch for the run. In this block, errors have the experiment's name."""
     experiment = run.experiment
-    with failures_explained(run.name, experiment, team, runs_custom_code=bool(run.custom_code)):
+    with failures_explained(
+        run.name, experiment, team, runs_custom_code=bool(experiment.custom_code)
+    ):
         configure_torch_for(experiment, device, run.host.threads or 1)
         yield
 
@@ -82,7 +84,7 @@ class Setup:
 
     def check_custom_code(self, network: nn.Module) -> None:
         """Raise UserError if a custom network or loss fails, or differs between two builds."""
-        if not self.run.custom_code:
+        if not self.run.experiment.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest
         check_same_network(experiment.model.name, network, self.new_network)
@@ -109,7 +111,7 @@ class Setup:
                 self.team,
                 self.split.manifest.task,
                 len(self.split.manifest.class_names),
-                self.run.monitored,
+                self.run.experiment.monitored,
             )
 
     def _sample(self) -> SampleKind:
@@ -119,17 +121,6 @@ class Setup:
             part = part_of(self.split, "test")
             return LoadedSamples(part, given, self.run.experiment.seed).kind()
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
-
-    def input_path(self) -> str | None:
-        """Return a line that says where a loader reads samples in each epoch, and why."""
-        given = self.run.experiment.input
-        if given.name == "resident":
-            return None
-        workers = f"a loader with {given.workers} workers"
-        if has_live_inputs(self.split):
-            key = f"datasets.{self.run.experiment.dataset}.decode: each_epoch"
-            return f"input: {workers} reads the data set itself in each epoch ({key})"
-        return f"input: {workers} reads the packed split (input: loader)"
 
     def batches(self, name: PartName, experiment: Experiment) -> Batches:
         """Return the batches of a part, with an experiment's input."""

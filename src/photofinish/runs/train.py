@@ -73,8 +73,6 @@ def _train_own_seed(
     training = FirstTraining(setup, clock)
     instruments = Instruments(training)
     with training.shown():
-        if path := setup.input_path():
-            training.say(path)
         training.restore()
         with clock.excluded():
             warm_up = training.trainer.prepare()

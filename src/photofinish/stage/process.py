@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -167,24 +165,13 @@ def kill_tree(leader: int) -> None:
         tree = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    trackers, folders = [], set[Path]()
+    trackers = []
     for one in tree:
         with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
             if any(_TRACKER in argument for argument in one.cmdline()):
                 trackers.append(one)
                 continue
-            folders |= _socket_folders(one)
             one.kill()
     deadline_seconds = time.monotonic() + _GRACE_SECONDS
     while any(map(_is_alive, trackers)) and time.monotonic() < deadline_seconds:
         time.sleep(0.02)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _socket_folders(process: psutil.Process) -> set[Path]:
-    """Return multiprocessing's temporary folders in which a process listens."""
-    with suppress(psutil.AccessDenied):  # a program of another user, which has none
-        paths = [Path(str(each.laddr)) for each in process.net_connections("unix")]
-        return {path.parent for path in paths if path.parent.name.startswith("pymp-")}
-    return set()

@@ -14,7 +14,7 @@ from typing import Literal
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric
 from mlflow.utils.mlflow_tags import MLFLOW_DATASET_CONTEXT
 
-from photofinish.config.experiment import RECIPE, Experiment
+from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
@@ -101,18 +101,12 @@ class RunDocument:
 
 
 def run_params(experiment: Experiment, device: str) -> dict[str, str]:
-    """Return an experiment's settings as MLflow's parameters, without unused optional settings."""
+    """Return an experiment's settings as MLflow's parameters, without those that are not set."""
     # A plan of the experiment has more fields, which are no settings.
     settings = experiment.model_dump(mode="json", include=set(Experiment.model_fields))
-    for key in RECIPE:
-        if settings[key] == Experiment.model_fields[key].default:
-            del settings[key]
-    for block in ("schedule", "optimizer", "model"):
-        for key in getattr(getattr(experiment, block), "own_keys", ()):
-            if settings[block][key] is None:
-                del settings[block][key]
     values = dotted(settings, may_be_name=KEY.fullmatch)
-    return {key: str(value) for key, value in values} | {"device": device}
+    params = {key: str(value) for key, value in values if value is not None}
+    return params | {"device": device}
 
 
 def dataset_input(name: str, sha256: str, samples: Mapping[PartName, int]) -> DatasetInput:

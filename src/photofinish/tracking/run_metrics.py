@@ -10,7 +10,6 @@ from mlflow.entities import Metric
 
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
-from photofinish.results.job_times import Timings
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.pass_times import ProcessTimes
 
@@ -18,7 +17,6 @@ ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
 KEY = re.compile(r"[\w. -]{1,250}")
 """Names that MLflow allows."""
-_NO_WORD = re.compile(r"\W+")
 
 
 def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Metric]:
@@ -71,15 +69,7 @@ def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Me
 def summary(timings: records.TrainingTimes) -> dict[str, float | None]:
     """Return the values that a training has once."""
     values = _measured(timings, has_steps=True)
-    values["overhead_share"] = timings.overhead.share
     values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
-    if not isinstance(timings, Timings):
-        return values
-    if parts := timings.step_parts:
-        for part, value in parts.median_seconds.items():
-            values[f"median_step_{part}"] = value
-    for part, value in timings.loader.explained.items() if timings.loader else ():
-        values[f"loader_{_NO_WORD.sub('_', part)}_seconds"] = value
     return values
 
 
