@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,10 +12,11 @@ from conftest import MakeResult
 from result_files import BUSY, STEP, pair_of, paired, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Action, decide, decide_all
+from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.result import Trained
 from photofinish.answer.scaling import grid
 from photofinish.config.compare import Comparing, Prices, accelerators
+from photofinish.config.experiment import Schedule
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
 from photofinish.reporting.answers_picture import all_jobs
@@ -50,6 +51,7 @@ def job(make_result: MakeResult) -> Job:
 HOUR_STEP = STEP.model_copy(update={"flops": 10**13, "saved_tensor_bytes": 10**9})
 """Step that takes a T4 1.2 s by estimate, and so 3.8 min in five epochs of 600 samples."""
 T4 = Comparing(accelerators=("T4",))
+FREE = {"rental_minutes": 0.0, "worth_saving": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
     assert decide(pair_of(alone, settings=T4)).answer == "No"
     assert decide(pair_of(seeds, settings=T4)).answer == "Probably yes"
+    assert "not 93 min for all its seeds" in verdict(pair_of(seeds, settings=T4)).answer
     sweep = [pair_of(alone, settings=T4)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
@@ -316,6 +319,79 @@ def test_fewer_epochs_are_what_to_do_where_the_accuracy_was_reached_long_before(
     early = replace(cpu, history=history)
     found = verdict(pair_of(early, settings=Comparing(accelerators=())))
     assert found.action.startswith("`epochs: 2`. Validation accuracy reached its best, 90.0%,")
+    reached = verdict(pair_of(early, settings=Comparing(accelerators=(), target_accuracy=0.8)))
+    assert "Validation accuracy reached 90.0% (`target_accuracy`) there" in reached.action
+    cosine = {"schedule": Schedule(name="cosine")}  # two epochs of it have other rates
+    experiment = early.record.experiment.model_copy(update=cosine)
+    annealed = with_record(early, experiment=experiment)
+    assert "epochs" not in verdict(pair_of(annealed, settings=Comparing(accelerators=()))).action
     flat = [replace(epoch, validation_accuracy=0.5) for epoch in history]
     never = verdict(pair_of(replace(cpu, history=flat), settings=Comparing(accelerators=())))
     assert "epochs" not in never.action
+
+
+def recorded_on_t4(cpu: Trained, seconds: Sequence[float], make_result: MakeResult) -> Comparison:
+    """Compare a job with a T4's record of these epochs."""
+    name, total = accelerators()["T4"].full_name, STARTUP_SECONDS + sum(seconds)
+    epochs = tuple(each - 0.1 for each in seconds)
+    gpu = trained(
+        make_result, device="gpu", epoch_seconds=epochs, total_seconds=total, device_name=name
+    )
+    return with_references(cpu, gpu, settings=T4)
+
+
+def test_a_recorded_gpu_is_rented_by_its_name_and_not_tried_again(
+    job: Job, make_result: MakeResult
+) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP)
+    pair = recorded_on_t4(cpu, (60.0,) * 5, make_result)
+    assert decide(pair).action == Action("rent", "T4")
+    closer = with_timings(job(1900.0), operations=HOUR_STEP)
+    unsure = decide(recorded_on_t4(closer, (240.0,) * 5, make_result))
+    assert (unsure.answer, unsure.worth.basis) == ("Can't tell", "recorded")
+    assert unsure.action.kind == "stay here"
+
+
+def test_a_record_of_a_single_epoch_does_not_hide_an_estimate(
+    job: Job, make_result: MakeResult
+) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP)
+    found = decide(recorded_on_t4(cpu, (60.0,), make_result))
+    assert (found.answer, found.worth.basis) == ("Probably yes", "estimated")
+
+
+def test_a_gpu_that_loses_by_its_estimate_is_not_tried(job: Job) -> None:
+    cpu = with_timings(job(300.0), operations=HOUR_STEP)
+    found = decide(pair_of(cpu, settings=T4.model_copy(update=FREE)))
+    assert (found.answer, found.action.kind) == ("Can't tell", "try a GPU")
+    slower = decide(
+        pair_of(with_timings(job(200.0), operations=HOUR_STEP), settings=T4.model_copy(update=FREE))
+    )
+    assert (slower.answer, slower.action.kind) == ("Can't tell", "stay here")
+
+
+def test_a_gpu_of_ones_own_is_no_faster_than_this_machine_lets_it(job: Job) -> None:
+    quick = STEP.model_copy(update={"flops": 10**9})
+    cpu = with_timings(job(100.0), startup_seconds=50.0, operations=quick)
+    pair = pair_of(cpu, settings=T4)
+    found = gpu_of_yours(pair, decide(pair).worth)
+    assert found
+    speedup, (low, high) = found
+    assert low <= speedup <= high <= pair.bounds.job.at_most
+    slower = pair_of(with_timings(job(200.0), operations=HOUR_STEP), settings=T4)
+    assert gpu_of_yours(slower, decide(slower).worth) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "step", "why"),
+    [
+        (("T4",), {"saved_activations": 10**11}, "a T4 has 16 GiB"),
+        (("M1",), {}, "no estimates for M1"),
+        ((), {}, "No accelerator is named"),
+    ],
+)
+def test_the_reason_for_no_estimate_is_that_of_the_gpus_that_are_named(
+    job: Job, names: tuple[str, ...], step: dict[str, int], why: str
+) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP.model_copy(update=step))
+    assert why in verdict(pair_of(cpu, settings=Comparing(accelerators=names))).answer

@@ -43,10 +43,10 @@ def test_numbers_are_written_with_few_digits_and_no_exponent(
     assert {value: write(value) for value in texts} == texts
 
 
-def test_an_interval_has_the_unit_of_its_time_and_none_if_it_is_ten_times_wide() -> None:
+def test_an_interval_has_the_unit_of_its_time_and_none_if_it_is_twelve_times_wide() -> None:
     assert wording.span(330.0, (144.0, 600.0)) == "5.5 min (2.4-10)"
     assert wording.span(12.0, (11.9, 12.1)) == "12 s"
-    assert wording.span(12.0, (1.0, 11.0)) == "not known"
+    assert wording.span(12.0, (1.0, 13.0)) == "not known"
     assert wording.between((294.0, 390.0)) == "4.9-6.5 min"
 
 

@@ -11,8 +11,11 @@ from decimal import Decimal
 
 HIGH = 20.0
 """Largest upper bound that is shown as a number."""
-MOST_WIDTH = 10.0
-"""Largest ratio of an interval's ends that is shown, by hand. A wider one misleads."""
+MOST_WIDTH = 12.0
+"""Largest ratio of an interval's ends that is shown, by hand. A wider one misleads.
+
+That of a launch-bound job's estimate is 10, as hosts differ that much.
+"""
 _MOST_CHARACTERS = 70
 _MOST_NAMES, _FIRST_NAMES = 40, 12
 
@@ -149,7 +152,7 @@ def byte_size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: float, noun: str) -> str:
     """Return `1 epoch` or `1,000 epochs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

@@ -15,6 +15,7 @@ from photofinish.answer.uncertainty import Interval, UncertainTime, total
 from photofinish.config.compare import accelerators
 from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
+from photofinish.wording import is_wide
 
 Answer = Literal["Yes", "Probably yes", "No", "Close call", "Can't tell"]
 About = Literal["the GPU here", "renting", "any GPU"]
@@ -25,6 +26,8 @@ Reason = Literal[
     "saves enough", "may save enough", "saves too little", "saves nothing", "too short",
     "not known", "no estimate",
 ]  # fmt: skip
+MOST_RUNS = 1000
+"""Largest number of runs that an answer suggests, by hand."""
 CLOSE = 0.8, 1.25
 """Shares of a limit between which an interval around it is a close call, by hand."""
 
@@ -57,10 +60,16 @@ class Candidate:
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
-    """Return the GPUs that another machine recorded, then those that are only estimated."""
-    of_records = recorded(pair)
-    names = {each.name for each in of_records}
-    return of_records + [each for each in estimated(pair) if each.name not in names]
+    """Return the GPUs that another machine recorded, then those that are only estimated.
+
+    An estimate counts before a record that is too vague, such as one of a single epoch.
+    """
+    estimates = {each.name: each for each in estimated(pair)}
+    found = {each.name: each for each in recorded(pair)}
+    vague = {name for name, each in found.items() if is_wide(each.time.interval)}
+    kept = [each for name, each in found.items() if name not in vague & estimates.keys()]
+    names = {each.name for each in kept}
+    return kept + [each for name, each in estimates.items() if name not in names]
 
 
 def recorded(pair: Comparison) -> list[Candidate]:
@@ -174,7 +183,8 @@ class Worth:
     def fewest_runs(self) -> int | None:
         """Smallest number of runs that may be worth renting."""
         high = self.saved[1]
-        return math.ceil(self.least_seconds / high) if 0 < high < math.inf else None
+        runs = self.least_seconds / high if high > 0 else math.inf
+        return math.ceil(runs) if 0 < runs <= MOST_RUNS else None
 
     @property
     def cost(self) -> float | None:

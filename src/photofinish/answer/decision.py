@@ -20,7 +20,7 @@ from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes, machine_error
-from photofinish.config.compare import Comparing
+from photofinish.config.compare import Comparing, accelerators
 from photofinish.results.records import DeviceLabel
 
 LEAST_GAIN = 1.1
@@ -62,9 +62,9 @@ class Action:
     remedy: Remedy | None = None
     fewer: FewerEpochs | None = None
     seconds: float = 0.0
-    """Time to measure in all."""
+    """Time of training to measure in all."""
     devices: tuple[DeviceLabel, ...] = ()
-    """Devices whose times should be measured again."""
+    """Devices whose times should be measured again, or whose setting should be changed."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _may_pay(bound: Worth, rented: Worth) -> bool:
 def _action(pair: Comparison, worth: Worth) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
-    name = worth.gpu.name if worth.gpu and worth.gpu.option else None
+    name = worth.gpu.name if worth.gpu and worth.gpu.name in accelerators() else None
     busy = tuple(run.device for run in pair.trained if run.timings.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
@@ -159,33 +159,47 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
         if error_of_passes(timings).variance > machine_error(timings).variance:
-            return Action("measure longer", seconds=_LONGER * timings.total_seconds)
-        return Action("use either") if is_here else Action("try a GPU", name)
-    runs = (worth.runs, worth.fewest_runs) if worth.about == "renting" else (None, None)
+            timed_seconds = timings.total_seconds - timings.startup_seconds
+            return Action("measure longer", seconds=_LONGER * timed_seconds)
+        if is_here:
+            return Action("use either")
+        pays = worth.gpu is None or worth.gained_seconds > 0
+        if pays and worth.basis != "recorded":
+            return Action("try a GPU", name)
+    runs = (worth.runs, worth.fewest_runs) if worth.answer == "No" else (None, None)
     return Action("stay here", name, *runs)
 
 
 def _change(pair: Comparison, worth: Worth) -> Action | None:
-    """Return fewer epochs or a change of settings that gains more than the GPU, or None."""
-    run = pair.gpu if worth.of_gpu and pair.gpu else pair.cpu
+    """Return fewer epochs or a change of settings that gains more than the GPU, or None.
+
+    A change on the GPU here counts if the job then takes it less than the CPU.
+    """
     found: list[tuple[float, Action]] = []
     if fewer := fewer_epochs(pair.cpu, pair.settings):
         found.append((fewer.gain, Action("fewer epochs", fewer=fewer)))
-    if remedy := _remedy(pair, run):
-        gain = remedy.predicted.of_job(run.timings).middle
-        found.append((gain, Action("change a setting", remedy=remedy)))
-    gain, action = max(found, key=lambda each: each[0], default=(0.0, None))
     by_gpu = worth.gain if worth.is_yes else 1.0
-    return action if gain >= LEAST_GAIN and gain > by_gpu else None
+    of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []
+    for run in (pair.cpu, *of_gpu):
+        if remedy := _remedy(pair, run):
+            gain = remedy.predicted.of_job(run.timings).middle
+            faster = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
+            if min(gain, faster) >= LEAST_GAIN and gain > by_gpu:
+                action = Action("change a setting", remedy=remedy, devices=(run.device,))
+                found.append((faster, action))
+    gain, best = max(found, key=lambda each: each[0], default=(0.0, None))
+    return best if gain >= LEAST_GAIN and gain > by_gpu else None
 
 
 def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
     """Return the epoch that reached the target or the best accuracy long before the last epoch.
 
-    The best accuracy of a training that a time limit ended is not known.
+    The best accuracy of a training that a time limit ended is not known, nor what fewer epochs
+    reach if the schedule depends on their number.
     """
     accuracies = [epoch.validation_accuracy for epoch in run.history]
-    if not accuracies or None in accuracies or run.stops_early:
+    depends = run.settings and run.settings.schedule.depends_on_epochs
+    if not accuracies or None in accuracies or run.stops_early or depends:
         return None
     known, timings = [each or 0.0 for each in accuracies], run.timings
     wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
@@ -215,5 +229,7 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     """
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
-    speedup = min(worth.here.seconds / worth.gpu.time.seconds, pair.bounds.job.at_most)
-    return (speedup, worth.interval) if worth.interval[1] > LEAST_GAIN else None
+    limit = pair.bounds.job.at_most  # by this machine's loading and start-up
+    low, high = (min(each, limit) for each in worth.interval)
+    speedup = min(worth.here.seconds / worth.gpu.time.seconds, limit)
+    return (speedup, (low, high)) if speedup >= LEAST_GAIN else None

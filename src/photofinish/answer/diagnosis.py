@@ -109,7 +109,8 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     if tried := loader_remedies(run, costs):
         return Diagnosis("an epoch", cause, run, tuple(tried))
     loader = run.timings.loader
-    if remedy in ("untried copies", "untried workers") and loader and loader.tried_inputs:
+    by_loader = "copies", "workers", "untried copies", "untried workers"
+    if remedy in by_loader and loader and loader.tried_inputs:
         remedy = "no gain"
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 

@@ -134,8 +134,10 @@ class _EstimatedJob:
         rest_seconds = run.shares.get("the rest", 0.0) * epoch_seconds - run.between_seconds
         self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)
         share = self._timings.validation_share
-        self._validation_share = share if run.settings or share <= 1 else 0.0
-        self._between_seconds += (share - self._validation_share) * epoch_seconds
+        self._validation_share = share
+        self._rollout_share = 0.0 if run.settings or share <= 1 else share
+        """Share that may be rollouts, which stay, or a long validation."""
+        self._rollout_seconds = self._rollout_share * epoch_seconds
 
     def epoch_seconds(
         self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0
@@ -152,13 +154,17 @@ class _EstimatedJob:
     def time(self, step: StepEstimate) -> UncertainTime:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
-        epochs, passes = self._timings.planned_epochs, 1 + self._validation_share
+        epochs = self._timings.planned_epochs
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
 
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
             epoch_seconds = self.epoch_seconds(step, step.spread[steps], cpu_factors[cpu])
-            once_seconds = self.startup_seconds + epochs * self._between_seconds
+            between_seconds, passes = self._between_seconds, 1 + self._validation_share
+            if self._rollout_share and cpu:  # if fast, it is validation
+                between_seconds += self._rollout_seconds
+                passes = 1.0
+            once_seconds = self.startup_seconds + epochs * between_seconds
             return (
                 cpu_factors[cpu] * once_seconds
                 + CONTEXT_SECONDS[start]

@@ -190,7 +190,8 @@ def _of_other_draws(
     within: bool | None = None if of_items else score.within_rounding or None
     of_seeds = difference_of_seeds(cpu, device, of_items.sd if of_items else 0.0)
     if of_seeds:
-        agrees = of_seeds.is_within(margin) if of_items else not of_seeds.excludes_0
+        unit = 1.0 if of_items else abs(score.cpu or 0.0)  # else a share of the CPU's error
+        agrees = of_seeds.is_within(margin * unit)
         within = False if of_seeds.excludes_0 else None
         if agrees:
             within = True if of_seeds.seeds >= ENOUGH_SEEDS else None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from photofinish.answer.candidates import (
+    MOST_RUNS,
     Answer,
     Candidate,
     Reason,
@@ -22,9 +23,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import total
 
-MOST_RUNS = 1000
-"""Largest number of runs that an answer suggests, by hand."""
-_BEST_FIRST: tuple[Answer, ...] = "Probably yes", "Close call", "Can't tell", "No"
+_RANKS: dict[Answer, int] = {"Probably yes": 0, "Close call": 1, "Can't tell": 1, "No": 2}
 
 
 def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
@@ -60,10 +59,8 @@ def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
             return "No"
         return "Close call" if is_close(saved, least_seconds) else "Can't tell"
 
-    def rank(gpu: Candidate) -> tuple[int, bool, tuple[bool, float, float]]:
-        saves_nothing = cpu.less(gpu.time)[0] <= 0
-        value = gpu.value(undecided.start_seconds)
-        return _BEST_FIRST.index(answer_of(gpu)), saves_nothing, value
+    def rank(gpu: Candidate) -> tuple[int, tuple[bool, float, float]]:
+        return _RANKS[answer_of(gpu)], gpu.value(undecided.start_seconds)
 
     best = min(found, key=rank)
     answer, saved = answer_of(best), cpu.less(best.time)

@@ -47,7 +47,8 @@ class ScoreDifference:
         """
         half = max(margin - abs(self.mean), abs(self.mean))
         least = ENOUGH_SEEDS if self.seeds > 1 else ENOUGH_SEEDS + 2
-        return max(least, math.ceil((_NORMAL * self.sd / half) ** 2 + 1.35))
+        wanted = math.ceil((_NORMAL * self.sd / half) ** 2 + 1.35)
+        return max(least, wanted, self.seeds + 1)
 
 
 def difference_of_items(cpu: Trained, device: Trained, rows_an_item: int) -> ScoreDifference:

@@ -39,6 +39,8 @@ class Terms:
         changes: dict[str, Any] = {"accelerators": self._names or settings.accelerators}
         if self.start_minutes is not None:
             changes["rental_minutes"] = self.start_minutes
+        if self.start_minutes == 0:  # a GPU of one's own, which need not gain minutes
+            changes["worth_saving"] = 0.0
         if self.hour_price is not None:
             prices = settings.prices.accelerator_hour
             prices = prices | dict.fromkeys(changes["accelerators"], self.hour_price)

@@ -20,6 +20,7 @@ from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
     between,
+    byte_size,
     ends_in_unit,
     factor,
     factors,
@@ -115,13 +116,18 @@ def with_article(gpu: str) -> str:
 def here_text(pair: Comparison, worth: Worth) -> str:
     """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
     timings, time = pair.cpu.timings, seconds(worth.here.seconds)
+    if worth.jobs > 1:
+        if timings.untimed_epochs:
+            time = f"~{span(worth.here.seconds, worth.here.interval)}"
+        return say("all of a sweep", here=time, jobs=worth.jobs)
     if timings.untimed_epochs:
         ends = "-".join(dict.fromkeys(ends_in_unit(worth.here.seconds, worth.here.interval)))
         known = say("unsure") if is_wide(worth.here.interval) else ends
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
-    return say("all of a sweep", here=time, jobs=worth.jobs) if worth.jobs > 1 else time
+    has_seeds = worth.about == "renting" and timings.seeds_seconds
+    return say("all seeds", here=time) if has_seeds else time
 
 
 def there_text(worth: Worth) -> str:
@@ -129,13 +135,14 @@ def there_text(worth: Worth) -> str:
     if worth.gpu is None:
         return ""
     value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
-    if is_wide(interval):
-        return say("not known there")
-    if worth.about == "the GPU here":
-        return seconds(value)
     if worth.answer != "No":
         value = worth.there_seconds
         interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
+    if is_wide(interval):
+        return say("not known there")
+    if worth.about == "the GPU here":
+        timings = worth.gpu.timings
+        return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
     mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
     return f"{mark}{span(value, interval)}{star}"
 
@@ -180,7 +187,20 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
         return say("unknown loading", why=not_known(unknown))
     if operations and operations.without_formula:
         return say("uncounted", names=", ".join(operations.without_formula))
-    return pair.renting.not_counted or say("nothing recorded")
+    return pair.renting.not_counted or _no_estimate(pair)
+
+
+def _no_estimate(pair: Comparison) -> str:
+    """Return why none of the accelerators has an estimate."""
+    options = pair.renting.options
+    if not options:
+        return say("nothing recorded")
+    largest = max(options, key=lambda each: each.accelerator.memory_gib)
+    if largest.fits == "no" and largest.estimate:
+        needed, accelerator = byte_size(largest.needed_bytes), largest.accelerator
+        gpu = with_article(accelerator.name)
+        return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
+    return say("none estimated", gpus=[each.accelerator.name for each in options])
 
 
 def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | None = None) -> str:
@@ -199,7 +219,7 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
     if kind == "fewer epochs":
         return _fewer_epochs(action)
     if kind == "measure longer":
-        return _measure_longer(pair, action)
+        return _measure_longer(pair, action, is_asked=command is not None)
     if kind == "rent" and not action.accelerator:
         kind = "rent anywhere"
     price, runs = "", ""
@@ -235,9 +255,10 @@ def _price(worth: Worth) -> str:
 
 def _setting(pair: Comparison, decision: Decision) -> str:
     """Return the setting to change, with its gain of the whole job."""
-    remedy, worth = decision.action.remedy, decision.worth
+    remedy = decision.action.remedy
     assert remedy
-    run = pair.gpu if worth.of_gpu and pair.gpu else pair.cpu
+    (device,) = decision.action.devices
+    run = pair.gpu if device == "gpu" and pair.gpu else pair.cpu
     gain = remedy.predicted.of_job(run.timings)
     return say(
         "change a setting",
@@ -256,12 +277,15 @@ def _fewer_epochs(action: Action) -> str:
     return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
 
 
-def _measure_longer(pair: Comparison, action: Action) -> str:
+def _measure_longer(pair: Comparison, action: Action, *, is_asked: bool) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
-    limit, timings = 10 * math.ceil(action.seconds / 10), pair.cpu.timings
-    more = limit - timings.total_seconds
-    has_limit = isinstance(timings, MeasuredJob) and timings.script and timings.script.time_limit
-    is_asked = timings.timed.unit == "step" and not has_limit
+    timings = pair.cpu.timings
+    startup_seconds = 0.0 if is_asked else timings.startup_seconds  # --seconds is training alone
+    limit = 10 * math.ceil((startup_seconds + action.seconds) / 10)
+    more = limit - timings.total_seconds + timings.startup_seconds - startup_seconds
+    script = timings.script if isinstance(timings, MeasuredJob) else None
+    if script and not script.time_limit and not is_asked:
+        return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 
@@ -302,7 +326,8 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
 def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
     """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
     script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
-    if script is None or decision.gpu_name is None or decision.answer == "No":
+    is_slower = decision.answer == "No" and not decision.is_here
+    if script is None or decision.gpu_name is None or is_slower:
         return
     for stall in script.stalls[:_MOST_STALLS]:
         kind = _MENDS.get(stall.what, "read back")

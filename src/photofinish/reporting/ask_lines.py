@@ -11,7 +11,8 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
 from photofinish.answer.result import Result
-from photofinish.reporting.answer_words import action_text, answer_text
+from photofinish.answer.uncertainty import Interval
+from photofinish.reporting.answer_words import action_text, answer_text, there_text
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
@@ -61,7 +62,8 @@ def repaid_line(hour: JobAnswer) -> str | None:
     if saved_seconds <= 0:
         return say("never repaid", gpu=worth.gpu.name)
     after = worth.start_seconds * worth.here.seconds / saved_seconds
-    return say("rented repaid", worth=worth, after=after)
+    never = "never" if worth.saved[0] <= 0 else ""
+    return say("rented repaid", worth=worth, after=after, never=never)
 
 
 def bars(pair: Comparison, decision: Decision) -> list[str]:
@@ -69,12 +71,14 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     worth, start_seconds = decision.worth, 60 * pair.settings.rental_minutes
     rows: list[_DrawnBar] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
+    mark = "over " if pair.cpu.timings.is_bound else mark
     here_seconds = pair.cpu.timings.whole_seconds
     here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
     rows.append(here._replace(is_unsure=is_wide(worth.here.interval)))
     if decision.is_here and worth.gpu:
-        there = worth.gpu.time.seconds
-        rows.append(_DrawnBar(worth.gpu.name, 0.0, there, seconds(there)))
+        there, is_sure = worth.gpu.time.seconds, not is_wide(worth.gpu.time.interval)
+        row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(worth) if is_sure else "")
+        rows.append(row._replace(is_unsure=not is_sure))
     found = [] if decision.is_here else _best(pair, decision)
     rows += [_row(each, start_seconds) for each in found]
     if len(rows) == 1:
@@ -91,7 +95,7 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
         cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
         lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
     unsure = say("bar unsure") if any(row.is_unsure for row in rows) else ""
-    return [*lines, f"  {say('bars', unsure=unsure)}"] if found else lines
+    return [*lines, f"  {say('bars', unsure=unsure)}"] if found or unsure else lines
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
@@ -101,11 +105,16 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
     """
     start_seconds = decision.worth.start_seconds
     found = sorted(candidates(pair), key=lambda each: each.value(start_seconds))
-    known = [each for each in found if not is_wide(each.time.interval)]
+    known = [each for each in found if not is_wide(_with_start(each, start_seconds))]
     known.sort(key=lambda each: each.name != decision.gpu_name)
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
     return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]
+
+
+def _with_start(gpu: Candidate, start_seconds: float) -> Interval:
+    low, high = gpu.time.interval
+    return low + start_seconds, high + start_seconds
 
 
 def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
@@ -142,6 +151,8 @@ def seen_line(run: Result, watched: Watched | None) -> str:
         unseen.append(say("unseen validation"))
     if run.stops_early or watched:
         unseen.append(say("unseen stop"))
+    if run.timings.is_bound:
+        return say("seen none")
     seen = say("seen", count=counted(steps, "step" if watched else unit))
     if watched and steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"

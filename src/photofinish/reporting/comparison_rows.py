@@ -67,7 +67,7 @@ class _DeviceRow:
         """Epochs of the job, or 0 for a script without steps or result."""
         if settings := (self.run or self.pair.cpu).settings:
             return settings.epochs
-        return round(self.run.timings.timed.done) * self.run.has_steps if self.run else 0
+        return round(self.run.timings.planned_epochs) * self.run.has_steps if self.run else 0
 
     @property
     def job_interval(self) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from photofinish.answer.times import job_interval
 from photofinish.reporting.say import say
 from photofinish.results.job_times import JobTimes
-from photofinish.wording import counted
+from photofinish.wording import counted, is_wide, seconds
 
 
 def timed_text(timings: JobTimes) -> str:
@@ -26,8 +26,15 @@ def early(timings: JobTimes) -> str:
 
 
 def caution(timings: JobTimes) -> str:
-    """Return a caution about a training that a time limit ended."""
+    """Return a caution about a training that was timed in part, as by a time limit."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
-    timed, done_text = timed_text(timings), counted(round(done), unit)
-    values = {"timed": timed, "done": done_text, "low": low, "high": high}
-    return say("time limit", it=timings, early=early(timings), **values)
+    is_trained = unit == "epoch"  # else it was a sample of steps
+    return say(
+        "time limit",
+        it=timings,
+        timed=timed_text(timings),
+        limit="`time_limit`" if is_trained else "",
+        ends=say("unsure") if is_wide((low, high)) else f"{seconds(low)} to {seconds(high)}",
+        early=early(timings),
+        done=counted(round(done), unit) if is_trained else "",
+    )

@@ -20,6 +20,7 @@ from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process
+from photofinish.wording import counted
 
 WHOLE_RUN = "its whole run"
 
@@ -51,13 +52,18 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
         return None
     if epoch_steps is None and length:
         return (
-            f"How many steps its {length.value:,g} epochs ({length.by}) have is not known, as no "
+            f"How many steps its {_epochs(length)} have is not known, as no "
             f"DataLoader with a length was seen. --steps before the command gives the whole job's:"
         )
     if length:
         return None
     option = "--steps" if epoch_steps is None else "--epochs or --steps"
     return f"How long the whole job is was not found. {option} before the command gives it:"
+
+
+def _epochs(length: Length) -> str:
+    epochs = round(length.value, 2)
+    return f"{counted(int(epochs) if epochs.is_integer() else epochs, 'epoch')} ({length.by})"
 
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
@@ -132,7 +138,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
         yield WholeJob(name, *in_epochs(length.value, epoch_steps))
         return
     if length and epoch_steps:
-        yield WholeJob(f"{length.value:,g} epochs ({length.by})", length.value, epoch_steps)
+        yield WholeJob(_epochs(length), length.value, epoch_steps)
         return
     if epoch_steps:
         yield WholeJob("an epoch", 1, epoch_steps)
