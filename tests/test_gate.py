@@ -162,7 +162,7 @@ def test_a_side_has_the_content_of_deps_and_the_metric_that_early_stopping_follo
         Path("vocab.txt").write_text(words)
         run = run_here("mine", "cpu", packed_split.folder, Path("weights"))
         identities.append(run.identity())
-        assert run.monitored
+        assert run.experiment.monitored
     assert identities[0] != identities[1] == identities[2]
 
 
