@@ -9,14 +9,24 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, STEP, pair_of, paired, trained, with_record, with_timings
+from result_files import (
+    BUSY,
+    STEP,
+    made_up_attribution,
+    pair_of,
+    paired,
+    resident_tried,
+    trained,
+    with_record,
+    with_timings,
+)
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.result import Trained
 from photofinish.answer.scaling import grid
 from photofinish.config.compare import Comparing, Prices, accelerators
-from photofinish.config.experiment import Schedule
+from photofinish.config.experiment import LoaderInput, Schedule
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import summary
 from photofinish.reporting.answers_picture import all_jobs
@@ -395,3 +405,28 @@ def test_the_reason_for_no_estimate_is_that_of_the_gpus_that_are_named(
 ) -> None:
     cpu = with_timings(job(3600.0), operations=HOUR_STEP.model_copy(update=step))
     assert why in verdict(pair_of(cpu, settings=Comparing(accelerators=names))).answer
+
+
+@pytest.mark.parametrize(
+    ("waiting_seconds", "resident_seconds", "device"),
+    [(0.04, 0.01, "gpu"), (0.04, 0.05, "cpu"), (0.3, 0.2, "cpu")],
+)
+def test_a_setting_is_changed_on_the_device_that_is_faster_with_it(
+    job: Job, waiting_seconds: float, resident_seconds: float, device: DeviceLabel
+) -> None:
+    """A step takes 10 ms, and its batch 80 ms on the CPU, which `resident` makes twice as fast."""
+
+    def waits(seconds: float, resident: float, kind: DeviceLabel) -> Trained:
+        epoch_seconds = 38 * (0.01 + seconds) + 0.1
+        result = with_timings(
+            job(STARTUP_SECONDS + 5 * epoch_seconds, kind),
+            attribution=made_up_attribution(seconds, other_step_seconds=0.00125),
+            loader=resident_tried(0.01 + seconds, resident),
+        )
+        loader = {"input": LoaderInput(name="loader")}
+        experiment = result.record.experiment.model_copy(update=loader)
+        return with_record(result, experiment=experiment)
+
+    gpu = waits(waiting_seconds, resident_seconds, "gpu")
+    action = decide(pair_of(waits(0.08, 0.045, "cpu"), gpu)).action
+    assert (action.kind, action.devices) == ("change a setting", (device,))
