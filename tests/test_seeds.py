@@ -175,3 +175,5 @@ def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeRe
     assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
         "Over 2 seeds the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
     )
+    accuracies = over_seeds(with_seeds(trained(make_result), 0.95), 0.9)
+    assert " to 100.00%). " in chance(accuracies, None)

@@ -205,7 +205,10 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
             cpu.scores.main_text(spread.mean),
             cpu.scores.main_text(spread.between_two),
         )
-        interval = " to ".join(map(cpu.scores.main_text, spread.interval))
+        low, high = spread.interval
+        if cpu.scores.main == "test_accuracy":
+            low, high = max(0.0, low), min(1.0, high)
+        interval = " to ".join(map(cpu.scores.main_text, (low, high)))
         return say("seeds", it=cpu, count=count, mean=mean, interval=interval, two_seeds=two_seeds)
     both = zip(spread.values, gpu.score.values, strict=True)
     apart = cpu.scores.main_text(statistics.fmean(abs(one - other) for one, other in both))

@@ -32,6 +32,7 @@ from photofinish.wording import (
     byte_size,
     counted,
     interval_text,
+    is_wide,
     listed,
     seconds,
     times,
@@ -89,7 +90,9 @@ def speedup_table(pair: Comparison) -> Table:
             "CPU": seconds(found.cpu_seconds),
             "GPU": seconds(found.device_seconds),
             "speed-up": times(found.ratio),
-            "9 of 10": interval_text(found.interval) if found.interval else NOTHING,
+            "9 of 10": NOTHING
+            if found.interval is None or is_wide(found.interval)
+            else interval_text(found.interval),
             "verdict": sentences.in_words(found),
         }
         rows.append(row)
