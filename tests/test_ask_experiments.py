@@ -195,7 +195,8 @@ def test_options_replace_the_settings_of_renting_for_a_script_and_for_an_experim
     for settings in (Comparing(), plan):
         assert Terms().applied_to(settings) == settings
     changed = Terms("T4, L4", 0.0, 0.0).applied_to(plan)
-    assert (changed.experiments, changed.worth_saving) == (("a",), 1.0)
+    assert (changed.experiments, changed.worth_saving) == (("a",), 0.0)  # a GPU of one's own
+    assert Terms("T4", 2.0, 0.0).applied_to(plan).worth_saving == 1.0
     assert (changed.accelerators, changed.rental_minutes) == (("T4", "L4"), 0.0)
     assert changed.prices.accelerator_hour == {"T4": 0.0, "L4": 0.0, "H100": 3.0}
     free = Terms(hour_price=0.0).applied_to(Comparing())

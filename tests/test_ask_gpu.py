@@ -348,13 +348,14 @@ optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(300):
     net(torch.ones(8, 4, device="meta")).sum().backward()
     optimizer.step()
-time.sleep(3)
+print(time.perf_counter())
+time.sleep(1)
 """
 
 
 def test_what_follows_the_last_step_on_a_device_is_no_step(tmp_path: Path) -> None:
-    process, _ = recorded(tmp_path, ON_A_DEVICE)
+    process, printed = recorded(tmp_path, ON_A_DEVICE)
     assert process.device == "meta"
     figures = figures_of(process)
     assert figures.steps == 300
-    assert figures.last_step_at - figures.first_step_at < 3
+    assert figures.last_step_at < float(printed) + 0.5

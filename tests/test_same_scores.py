@@ -77,9 +77,9 @@ def test_two_seeds_or_fewer_show_nothing_of_networks_that_draw(
 def test_what_is_not_shown_comes_with_its_interval_and_what_would_show_it(scored: Scored) -> None:
     text = text_of(verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))))
     assert "GPU -3.5 points (-8.5 to +1.4)" in text
-    assert "`seeds: 3` would show it" in text
+    assert "`seeds: 3` would decide" in text
     one = text_of(verdict(pair_of(scored((262,)), scored((262,), "gpu"))))
-    assert "`seeds: 5` would show it" in one
+    assert "`seeds: 5` would decide" in one
 
 
 def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: Scored) -> None:

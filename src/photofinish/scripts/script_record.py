@@ -62,7 +62,7 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
 
 
 def _epochs(length: Length) -> str:
-    epochs = round(length.value, 2)
+    epochs = round(float(length.value), 2)
     return f"{counted(int(epochs) if epochs.is_integer() else epochs, 'epoch')} ({length.by})"
 
 
