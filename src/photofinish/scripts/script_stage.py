@@ -19,6 +19,7 @@ import psutil
 from photofinish.config.base import read_plan
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import name_of
+from photofinish.custom.running import is_custom_file
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import kept_copy, state_folder
 from photofinish.inside.hooks import TAKES_APART
@@ -154,7 +155,8 @@ def _check_unchanged(plan: ScriptPlan) -> None:
 
 def _report_missing_deps(plan: ScriptPlan, run: Watched) -> None:
     """Name the files that the command loaded and `deps` lacks, as their edits would not run it."""
-    loaded = {name_of(Path(file)) for file in (run.process.files if run.process else ())}
+    files = filter(is_custom_file, run.process.files if run.process else ())
+    loaded = {name_of(Path(file)) for file in files}
     lacking = [name for name in loaded if not any(map(Path(name).is_relative_to, plan.files))]
     if lacking:
         print(
