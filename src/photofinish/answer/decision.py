@@ -175,20 +175,21 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
 
     A change on the GPU here counts if the job then takes it less than the CPU.
     """
-    found: list[tuple[float, Action]] = []
+    found: list[
+        tuple[float, float, Action]
+    ] = []  # with the gain, and the one over the CPU as it is
     if fewer := fewer_epochs(pair.cpu, pair.settings):
-        found.append((fewer.gain, Action("fewer epochs", fewer=fewer)))
-    by_gpu = worth.gain if worth.is_yes else 1.0
+        found.append((fewer.gain, fewer.gain, Action("fewer epochs", fewer=fewer)))
     of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []
     for run in (pair.cpu, *of_gpu):
         if remedy := _remedy(pair, run):
             gain = remedy.predicted.of_job(run.timings).middle
-            faster = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
-            if min(gain, faster) >= LEAST_GAIN and gain > by_gpu:
-                action = Action("change a setting", remedy=remedy, devices=(run.device,))
-                found.append((faster, action))
-    gain, best = max(found, key=lambda each: each[0], default=(0.0, None))
-    return best if gain >= LEAST_GAIN and gain > by_gpu else None
+            over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
+            action = Action("change a setting", remedy=remedy, devices=(run.device,))
+            found.append((gain, over_cpu, action))
+    by_gpu = worth.gain if worth.is_yes else 1.0
+    pays = [each for each in found if min(each[:2]) >= LEAST_GAIN and each[0] > by_gpu]
+    return max(pays, key=lambda each: each[1])[2] if pays else None
 
 
 def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
