@@ -65,7 +65,9 @@ def _draws(count: int, seed: int) -> list[float]:
 def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
     """Return the estimate for a script of 50 epochs of 100 steps."""
 
-    def on_t4(samples: int, workers: int = 0, waiting_seconds: float = 0.0) -> Estimate:
+    def on_t4(
+        samples: int, workers: int = 0, waiting_seconds: float = 0.0, validation_share: float = 0.0
+    ) -> Estimate:
         loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
         process = process_of([20.0] * 40, **loads)
         if samples:
@@ -76,7 +78,8 @@ def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
         figures = figures_of(process)
         run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
         measured = measured_script("job", run, "cpu", cpu_host)
-        result = result_of_script(measured_job(measured, 50, 100))
+        validation = {"validation_step_seconds": 20 * validation_share}
+        result = result_of_script(measured_job(measured.model_copy(update=validation), 50, 100))
         (option,) = Comparison(
             result, None, settings=Comparing(accelerators=("T4",))
         ).renting.options
@@ -91,6 +94,14 @@ def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
 ) -> None:
     assert on_t4(0).steps_seconds > 1
     assert on_t4(0).steps_seconds == pytest.approx(on_t4(32).steps_seconds)
+
+
+def test_passes_longer_than_training_may_be_rollouts_or_a_long_validation(
+    on_t4: Callable[..., Estimate],
+) -> None:
+    below, above = (on_t4(32, validation_share=share).job for share in (0.98, 1.03))
+    assert above.seconds > 5 * below.seconds
+    assert above.interval[0] < below.seconds
 
 
 def test_a_script_without_workers_loads_after_it_has_launched_a_step(

@@ -155,3 +155,28 @@ def test_devices_that_train_alike_are_seldom_different_and_worse_ones_never_equi
         worse.append(same_model(scored(cpu), scored(bad, "gpu")))
     assert alike.count("different") <= 0.1 * len(alike)
     assert "equivalent" not in worse
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ((0.1001, 0.1102, 0.1199), "equivalent"),
+        ((0.30, 0.11, 0.40), "not shown"),  # 2.5 times as large, by chance or not
+    ],
+)
+def test_seeds_of_values_are_equivalent_only_within_a_share_of_the_error(
+    scored: Scored, errors: Sequence[float], expected: str
+) -> None:
+    main, runs = "mean_absolute_error", []
+    for device, each in (("cpu", (0.1, 0.11, 0.12)), ("gpu", errors)):
+        run = with_record(scored((260,) * 3, device), task="values", class_names=("value",))
+        changed = [
+            scores.model_copy(
+                update={"main": main, "test_accuracy": None, "metrics": {main: error}}
+            )
+            for scores, error in zip((run.scores, *run.scores.seeds), each, strict=True)
+        ]
+        scores = changed[0].model_copy(update={"seeds": tuple(changed[1:])})
+        rows = np.full(ITEMS, 1.0) + each[0]
+        runs.append(replace(run, scores=scores, predictions=Predictions(np.ones(ITEMS), rows)))
+    assert same_model(*runs) == expected
