@@ -31,7 +31,6 @@ from torch.utils.data import DataLoader
 
 from benchmarks.asked import Photos, Tagger, cnn
 from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import error_of_mean
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
 from photofinish.models.registry import build_model
@@ -214,9 +213,7 @@ def read(folder: Path) -> Iterator[Recording]:
         yield Recording(job.replace("_", " "), condition, blocks, load)
 
 
-def measured(
-    recording: Recording, first: int, last: int, known: Sequence[float] = ()
-) -> MeasuredJob:
+def measured(recording: Recording, first: int, last: int) -> MeasuredJob:
     """Return the whole training as if only these blocks of it had been timed."""
     blocks, whole_steps = recording.blocks[first:last], float(recording.blocks[:, 1].sum())
     load = recording.load[first // _BLOCKS_A_READING : math.ceil(last / _BLOCKS_A_READING)]
@@ -236,26 +233,12 @@ def measured(
         "measured_load": tuple(load),
         "loop_steps": steps,
         "host": CpuTarget.model_construct(**host),
-        "readings": tuple(known),
         "startup_seconds": 0.0,
         "job_epochs": 1.0,
         "job_epoch_steps": whole_steps,
         "steps_per_epoch": int(whole_steps),
     }
     return MeasuredJob.model_construct(**fields)
-
-
-def readings(recordings: Sequence[Recording], but: str) -> list[float]:
-    """Return the variance of the machine's speed that each two trainings of another job show."""
-    found = []
-    quiet = [each for each in recordings if each.condition == "quiet" and each.job != but]
-    for _, of_job in itertools.groupby(quiet, key=lambda each: each.job):
-        for one, other in itertools.pairwise(of_job):
-            sides = [each.blocks[:, 0] / each.blocks[:, 1] for each in (one, other)]
-            within = sum(error_of_mean(side.tolist()).variance for side in sides)
-            apart = math.log(sides[0].mean() / sides[1].mean())
-            found.append(max(0.0, apart**2 - within) / 2)
-    return found
 
 
 class Window(NamedTuple):
@@ -269,19 +252,14 @@ class Window(NamedTuple):
     """Share of the job's other trainings that the interval holds, or None without any."""
 
 
-def windows(
-    recording: Recording,
-    seconds: float,
-    others: Sequence[Recording],
-    known: Sequence[float],
-) -> Iterator[Window]:
+def windows(recording: Recording, seconds: float, others: Sequence[Recording]) -> Iterator[Window]:
     """Yield a prediction for each window, which overlaps the next by half."""
     blocks = max(1, round(seconds / float(recording.blocks[:, 0].mean())))
     whole_seconds, whole_steps = recording.blocks.sum(axis=0)
     truths = [whole_steps * float(each.blocks[:, 0].sum() / each.blocks[:, 1].sum())
               for each in others]  # fmt: skip
     for first in range(0, len(recording.blocks) - blocks + 1, max(1, blocks // 2)):
-        time_of_job = job_time(measured(recording, first, first + blocks, known))
+        time_of_job = job_time(measured(recording, first, first + blocks))
         low, high = time_of_job.interval
         assert low <= time_of_job.seconds <= high
         held = [low <= truth <= high for truth in truths]
@@ -289,9 +267,7 @@ def windows(
         yield Window(high / low if low else math.inf, low <= whole_seconds <= high, share)
 
 
-def table(
-    recordings: Sequence[Recording], lengths: Sequence[float], *, has_readings: bool
-) -> Iterator[str]:
+def table(recordings: Sequence[Recording], lengths: Sequence[float]) -> Iterator[str]:
     """Yield a row for each condition and length of windows."""
     yield "| machine | window | trainings | holds its end | holds the others | high / low |"
     yield "| --- | --- | --- | --- | --- | --- |"
@@ -300,8 +276,7 @@ def table(
         same = [each for each in recordings if each.condition == condition]
         for each in same:
             others = [one for one in same if one is not each and one.job == each.job]
-            known = readings(recordings, each.job) if has_readings else []
-            found = list(windows(each, seconds, others, known))
+            found = list(windows(each, seconds, others))
             if not found:
                 continue
             to_end.append(statistics.fmean(one.holds_end for one in found))
@@ -340,10 +315,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     if options.record:
         record(options.folder, options.seconds, options.runs)
-    recordings = list(read(options.folder))
-    for has_readings in (False, True):
-        print("\nBy readings of the other jobs:\n" if has_readings else "\nBy the prior alone:\n")
-        print("\n".join(table(recordings, options.windows, has_readings=has_readings)))
+    print("\n".join(table(list(read(options.folder)), options.windows)))
 
 
 if __name__ == "__main__":

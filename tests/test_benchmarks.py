@@ -174,5 +174,5 @@ def test_a_replay_predicts_each_recorded_training_by_its_windows(tmp_path: Path)
         coverage.train("mlp", 1.0, tmp_path / f"mlp.quiet.{run}.npz")
     recordings = list(coverage.read(tmp_path))
     assert [(each.job, each.condition) for each in recordings] == [("mlp", "quiet")] * 2
-    *_, row = coverage.table(recordings, [0.4], has_readings=True)
+    *_, row = coverage.table(recordings, [0.4])
     assert re.match(r"\| quiet \| 0.4 s \| 2 \| \d+% \(.*\) \| \d+% \(.*\) \| ", row)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import MakeResult
 from numpy.typing import NDArray
-from result_files import BUSY, paired, trained, with_timings
+from result_files import trained
 
-from photofinish.answer.times import job_interval, job_time, reading
+from photofinish.answer.times import job_interval, job_time
 from photofinish.answer.uncertainty import (
     MACHINE,
     LogError,
@@ -25,7 +24,6 @@ from photofinish.answer.uncertainty import (
 )
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import Timings
-from photofinish.results.timed_parts import TimedPart
 
 STARTUP_SECONDS = 5.0
 TRIES = 200
@@ -83,53 +81,6 @@ def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
         low, high = job_interval(times(made_up, epochs[:seconds].tolist(), job_seconds))
         held += low <= STARTUP_SECONDS + epochs.sum() <= high
     assert held >= 0.85 * TRIES
-
-
-def read(made_up: Timings, measured: Sequence[float], trained: Sequence[float]) -> float | None:
-    """Return the reading of a job whose epochs of one step took these times."""
-    given = {"steps": 1.0, "epoch": 0, "holds": "steps"}
-    parts = tuple(TimedPart.model_validate({"seconds": each} | given) for each in measured)
-    run = times(made_up, trained, len(trained))
-    return reading(run.model_copy(update={"parts": parts, "epoch_steps": 1.0}))
-
-
-@pytest.mark.parametrize("deviation", [0.1, 0.2])
-@pytest.mark.parametrize("seconds", [10, 120])
-@pytest.mark.parametrize(("window", "job_seconds"), WINDOWS)
-def test_readings_of_the_machine_hold_also_on_one_that_drifts_more(
-    made_up: Timings, deviation: float, seconds: float, window: int, job_seconds: int
-) -> None:
-    """Eight jobs were measured and later trained, for 15 s each."""
-    drift, held = Drift(deviation, seconds), 0
-    several = (drift.epochs(15, seed, 8 * TRIES).reshape(TRIES, 8, 15) for seed in (1, 2))
-    jobs = drift.epochs(job_seconds, seed=3)
-    for measured, trained_epochs, epochs in zip(*several, jobs, strict=True):
-        found = [read(made_up, *each) for each in zip(measured, trained_epochs, strict=True)]
-        run = times(made_up, epochs[:window].tolist(), job_seconds)
-        low, high = job_interval(run.model_copy(update={"readings": tuple(found)}))
-        held += low <= STARTUP_SECONDS + epochs.sum() <= high
-    assert held >= 0.85 * TRIES
-
-
-@pytest.mark.parametrize(
-    ("jobs", "load", "factor", "is_wider"),
-    [(3, (), 1.4, True), (2, (), 1.4, False), (3, (BUSY,), 1.4, False), (3, (), 1.0, False)],
-)
-def test_jobs_that_took_longer_trained_than_measured_widen_all_intervals(
-    make_result: MakeResult, jobs: int, load: Any, factor: float, is_wider: bool
-) -> None:
-    given = {"seconds": 3.0, "steps": 1.0, "epoch": 0, "holds": "steps"}
-    changed = {"parts": (TimedPart.model_validate(given),) * 6, "epoch_steps": 1.0, "load": load}
-    results: list[Any] = [
-        with_timings(trained(make_result, name, epoch_seconds=(3.0 * factor,) * 6), **changed)
-        for name in "abc"[:jobs]
-    ]
-    quiet = trained(make_result, "quiet", epoch_seconds=(3.0,) * 6)
-    alone, *_ = paired([quiet])
-    *_, among = paired([*results, quiet])
-    slow, slow_among = (job_interval(pair.cpu.timings)[1] for pair in (alone, among))
-    assert (slow_among > 1.01 * slow) is is_wider
-    assert (slow_among < slow) is (factor == 1.0)
 
 
 @pytest.mark.parametrize(("deviation", "least"), [(0.0, 0.95), (0.05, 0.85), (0.1, 0.75)])

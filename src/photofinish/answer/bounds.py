@@ -20,8 +20,8 @@ from photofinish.answer.fair_cpu import (
     slowdown_of_a_thread,
 )
 from photofinish.answer.result import Result
-from photofinish.answer.times import STARTUP, error_of_passes, machine_error
-from photofinish.answer.uncertainty import NONE, LogError, combined, error_of_mean
+from photofinish.answer.times import STARTUP, error_of_passes
+from photofinish.answer.uncertainty import MACHINE, NONE, LogError, combined, error_of_mean
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
         # Tried workers had started before.
         alone = [each.batch_seconds for each in tried or () if each.workers == workers] or alone
         seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
-        error = combined(machine_error(timings), _error(alone))
+        error = combined(MACHINE, _error(alone))
         return _Loading(epoch_seconds, seconds, seconds / slower, error)
     not_known = why_not_known(run)
     is_busy = not_known is not None and not_known.reason == "busy"

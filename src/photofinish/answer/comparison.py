@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +23,6 @@ from photofinish.answer.speedups import (
     speedups,
 )
 from photofinish.answer.spending import ResourceUse, resource_use
-from photofinish.answer.times import reading
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment, on_cpu, step_settings
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
@@ -231,7 +229,7 @@ def with_settings(
     here = {hardware(run.device, run.timings) for pair in pairs for run in pair.trained}
     references = [each for each in references if each.hardware not in here]
     found = []
-    for pair in _with_readings(pairs):
+    for pair in pairs:
         cpu = pair.cpu.record
         own = tuple(
             each.of_length(round(pair.cpu.timings.planned_epochs))
@@ -240,20 +238,6 @@ def with_settings(
         )
         found.append(replace(pair, settings=settings, references=own))
     return found
-
-
-def _with_readings(pairs: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons. Their times have their machine's readings from all trainings."""
-    readings: dict[tuple[DeviceLabel, str], list[float]] = defaultdict(list)
-    for run in (run for pair in pairs for run in pair.trained if run.trained):
-        if (variance := reading(run.timings)) is not None:
-            readings[run.device, run.timings.host_name].append(variance)
-
-    def known(run: Result) -> Result:
-        of_machine = tuple(readings[run.device, run.timings.host_name])
-        return replace(run, timings=run.timings.model_copy(update={"readings": of_machine}))
-
-    return [replace(pair, cpu=known(pair.cpu), gpu=pair.gpu and known(pair.gpu)) for pair in pairs]
 
 
 def same_steps(one: records.TrainingRecord, other: records.TrainingRecord) -> bool:

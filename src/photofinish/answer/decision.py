@@ -19,7 +19,8 @@ from photofinish.answer.own_gpu import bounded, measured, not_estimated
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
-from photofinish.answer.times import error_of_passes, machine_error
+from photofinish.answer.times import error_of_passes
+from photofinish.answer.uncertainty import MACHINE
 from photofinish.config.compare import Comparing, accelerators
 from photofinish.results.records import DeviceLabel
 
@@ -158,7 +159,7 @@ def _action(pair: Comparison, worth: Worth) -> Action:
     if is_open:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
-        if error_of_passes(timings).variance > machine_error(timings).variance:
+        if error_of_passes(timings).variance > MACHINE.variance:
             timed_seconds = timings.total_seconds - timings.startup_seconds
             return Action("measure longer", seconds=_LONGER * timed_seconds)
         if is_here:

@@ -48,7 +48,7 @@ def training_time(
     seconds = once_seconds + passes_seconds
     of_startup = STARTUP.times(min(run.startup_seconds, once_seconds) / seconds)
     of_passes = of_mean.times(passes_seconds / seconds)
-    return UncertainTime(seconds).with_errors(machine_error(run), of_startup, of_passes)
+    return UncertainTime(seconds).with_errors(MACHINE, of_startup, of_passes)
 
 
 def error_of_passes(run: JobTimes) -> LogError:
@@ -63,35 +63,5 @@ def error_of_passes(run: JobTimes) -> LogError:
 def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
     """Return the mean of a run's steps or epochs in another process, or on a quiet machine."""
     time = UncertainTime(statistics.fmean(values))
-    time = time.with_errors(machine_error(run), error_of_mean(values))
+    time = time.with_errors(MACHINE, error_of_mean(values))
     return time.reaching(time.seconds / slowdown(run))
-
-
-def machine_error(run: JobTimes) -> LogError:
-    """Return how much the machine's speed differs between processes, by its jobs' readings."""
-    if len(run.readings) < 3:
-        return MACHINE
-    freedom = MACHINE.freedom + len(run.readings)
-    return LogError((MACHINE.freedom * MACHINE.variance + sum(run.readings)) / freedom, freedom)
-
-
-def reading(run: JobTimes) -> float | None:
-    """Return the variance of the speed that two processes of a job show, or None.
-
-    Its epochs were measured in one and trained in another.
-    """
-    if run.epoch_by_parts is None or run.busy or run.step_warnings:
-        return None
-    measured, trained = run.epoch_by_parts.values, run.epoch_seconds
-    within = sum(error_of_mean(each).variance for each in (measured, trained))
-    if math.isinf(within):
-        return None
-    return squared_difference(run.epoch_by_parts.seconds, statistics.fmean(trained), within)
-
-
-def squared_difference(seconds: float, other_seconds: float, within: float) -> float:
-    """Return the variance of the speed by the times of two processes, without that within them.
-
-    Half of the squared difference counts for each process.
-    """
-    return max(0.0, math.log(seconds / other_seconds) ** 2 - within) / 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from photofinish.answer.comparison import Comparison, result_of_script
@@ -31,8 +31,6 @@ from photofinish.reporting.ask_lines import (
 )
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
-from photofinish.results.records import DeviceLabel
-from photofinish.scripts.asked_before import readings_with
 from photofinish.scripts.rented import rented_records
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
@@ -100,14 +98,12 @@ def ask_command(
         gpu = _watch_gpu(watching, hosts[1])
         cpu = _watch_cpu(watching, hosts[1], gpu)
         runs, why_no_gpu = ([cpu], gpu) if isinstance(gpu, str) else ([cpu, gpu], None)
-    files = files_of(named, runs)
-    records = _records(runs, hosts, files)
-    readings = readings_with(records, command, files)
+    records = _records(runs, hosts, files_of(named, runs))
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]
-        pair = _compared(job, records, first, why_no_gpu, settings, readings)
-        there = [_compared(job, each, first, None, settings, {}) for each in rented]
+        pair = _compared(job, records, first, why_no_gpu, settings)
+        there = [_compared(job, each, first, None, settings) for each in rented]
         pair = replace(pair, elsewhere=tuple(there))
         answers.append(JobAnswer(job, pair, decide(pair)))
     if what_gives := missing_length(sampled(runs), length):
@@ -232,15 +228,12 @@ def _compared(
     first: Measured,
     why_no_gpu: str | None,
     settings: Comparing,
-    readings: Mapping[DeviceLabel, tuple[float, ...]],
 ) -> Comparison:
     """Compare the job on the CPU and on the GPU, if it ran there, each with its own steps."""
 
     def result(record: Measured) -> Result:
         named = record.model_copy(update={"job": job.name})
-        times = measured_job(named, *own_length(job, record, first))
-        known = {"readings": readings.get(record.device, ())}
-        return result_of_script(times.model_copy(update=known))
+        return result_of_script(measured_job(named, *own_length(job, record, first)))
 
     on_cpu, *on_gpu = map(result, records)
     return Comparison(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)

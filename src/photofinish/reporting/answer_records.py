@@ -28,7 +28,7 @@ from photofinish.results.records import DeviceLabel
 
 
 class Number(Record):
-    """Figure, with the interval that contains the true value in 9 of 10 cases, if known."""
+    """Figure, with the interval that contains the true value in about 9 of 10 cases, if known."""
 
     value: float
     low: float | None = None

@@ -115,7 +115,7 @@ TEMPLATES = {
     "legend of marks": "{marks:commas}.",
     "mark of ~": "~ estimated or extrapolated",
     "mark of *": "* recorded elsewhere",
-    "mark of (": "(a-b) true in 9 of 10",
+    "mark of (": "(a-b) true in about 9 of 10",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
     "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "

@@ -6,8 +6,6 @@ import statistics
 from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
-from pydantic import Field
-
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import passed_seconds
@@ -40,9 +38,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     """Steps of a script on the CPU."""
     measured_load: tuple[LoadWindow, ...] = ()
     """Load while `measure` ran. In records without it, the last window of `load` covers that."""
-
-    readings: tuple[float, ...] = Field(default=(), exclude=True)
-    """Variances of the machine's speed between two processes, one for each job."""
 
     @property
     def is_bound(self) -> bool:
