@@ -30,8 +30,6 @@ from photofinish.training.torch_device import (
     accelerator,
     autocast,
     configure_torch,
-    device_name,
-    nvidia_uuid,
 )
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
@@ -418,25 +416,6 @@ def test_steps_with_other_settings_are_measured_and_later_ones_are_as_before(
     assert torch.get_float32_matmul_precision() == "highest"
     assert not torch.backends.cudnn.allow_tf32
     assert not torch.backends.cudnn.benchmark
-
-
-def test_an_nvidia_gpu_counts_the_energy_of_its_work(device: torch.device) -> None:
-    energy = pytest.importorskip(
-        "photofinish.machine.energy"
-    )  # which needs pydantic and NVML's package
-    uuid = nvidia_uuid(device)
-    if uuid is None:
-        pytest.skip(f"{device_name(device)} is none of NVIDIA's")
-    meter = energy.EnergyMeter([uuid])
-    values, started_seconds = torch.rand(4096, 4096, device=device), time.monotonic()
-    meter.begin()
-    while (passed_seconds := time.monotonic() - started_seconds) < 2:
-        values = (values @ values).softmax(dim=1)
-        torch.accelerator.synchronize(device)
-    found = meter.training_ended()
-    if found.joules is None:
-        pytest.skip(found.reason)
-    assert 5 < found.joules / passed_seconds < 2000  # watts
 
 
 def launches(trained: Trainer) -> dict[str, int]:

@@ -33,7 +33,7 @@ RUNS_WITHOUT = {
     ),
     "what only reads files": (
         "answer.comparison answer.renting reporting.sentences config.loader data.local_files "
-        "data.packed machine.energy machine.fingerprint machine.load models.weights_download "
+        "data.packed machine.fingerprint machine.load models.weights_download "
         "planning.plan stage.process reporting.report results.records results.references runs.run "
         "runs.stage tracking.client",
         "torch torchvision",

@@ -112,8 +112,8 @@ def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still
     assert not same_steps(written.training, other)
 
 
-def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
-    gpu_elsewhere: Trained, tmp_path: Path
+def test_only_the_chosen_machines_are_read_and_records_of_other_versions_left_out_by_name(
+    gpu_elsewhere: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for machine in ("one", "two"):
         path = write_reference(tmp_path, recorded(gpu_elsewhere, machine))
@@ -123,10 +123,12 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
     assert read_references(tmp_path, "none") == read_references(tmp_path / "nowhere", "all") == []
     with pytest.raises(UserError, match=r"compare\.references names three; .*\(one, two\)"):
         read_references(tmp_path, ["two", "three"])
-    newer = path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
-    path.write_text(newer, encoding="utf-8")
-    with pytest.raises(UserError, match=str(path)):
-        read_references(tmp_path, "all")
+    this = path.read_text(encoding="utf-8")
+    for other in (this.replace('"timings": {', '"timings": {"energy": null,'), this[:-9]):
+        path.write_text(other, encoding="utf-8")
+        assert [each.machine for each in read_references(tmp_path, "all")] == ["one"]
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"{path} ")
 
 
 def test_the_references_here_are_of_both_devices() -> None:

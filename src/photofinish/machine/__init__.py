@@ -1,1 +1,1 @@
-"""The machine: CPU, accelerators, fingerprint, memory, load, energy."""
+"""The machine: CPU, accelerators, fingerprint, memory, load."""

@@ -174,9 +174,6 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("target_accuracy", "spent.target.target", "target accuracy"),
     _column("target_epoch", "spent.target.epoch"),
     _column("target_seconds", "spent.target.seconds", "time to the target", seconds),
-    _column(
-        "energy_joules", "run.timings.energy.joules", "energy of the epochs", "{:,.0f} J".format
-    ),
     _column("cost", "spent.cost", "cost of the run", "{:.2g}".format),
     _column(
         "cost_currency",

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from photofinish.config.base import Record
-from photofinish.machine.energy import Energy
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
 from photofinish.machine.load import LoadWindow
@@ -21,8 +20,6 @@ class Readings(Record):
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
     peak_host_memory_bytes: int | None = None
     """Largest resident set of the training process, or of any rank."""
-    energy: Energy | None = None
-    """Energy of the GPUs in the first training. None for the CPU."""
 
 
 class Where(Record):

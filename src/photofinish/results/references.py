@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -79,11 +80,12 @@ def read_references(
     for path in (path for name in names for path in sorted((folder / name).glob("*.json"))):
         try:
             references.append(Reference.model_validate_json(path.read_bytes()))
-        except ValidationError as error:
-            raise UserError(
-                f"{path} is not a reference that can be read: {error}. "
-                "Remove it, or set compare.references in params.yaml"
-            ) from error
+        except ValidationError:
+            print(
+                f"{path} can't be read by this version, so it is left out. "
+                f"`photofinish reference` records it again.",
+                file=sys.stderr,
+            )
     return references
 
 

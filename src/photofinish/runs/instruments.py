@@ -1,16 +1,14 @@
-"""Instruments that watch a training: load, energy, memory, and the loop's overhead."""
+"""Instruments that watch a training: load, memory, and the loop's overhead."""
 
 from __future__ import annotations
 
 from typing import Self
 
-from photofinish.machine.energy import Energy, EnergyMeter, added_up
 from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.machine.load import LoadWindow
 from photofinish.results import passed_seconds
 from photofinish.results.pass_times import Overhead, Readings
 from photofinish.runs.training import Training
-from photofinish.training.torch_device import nvidia_uuid
 
 
 class Instruments:
@@ -25,15 +23,11 @@ class Instruments:
 
     def __init__(self, training: Training) -> None:
         self.monitor = training.setup.load_monitor()
-        gpus = list(map(nvidia_uuid, training.team.devices))
-        self._energy = EnergyMeter(gpus) if training.setup.run.device == "gpu" else None
         self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
 
     def __enter__(self) -> Self:
         self._epochs_before = self._training.trainer.progress.epochs_done
         self.monitor.begin()
-        if self._energy:
-            self._energy.begin()
         self._started_seconds = self._training.spent_seconds()
         return self
 
@@ -43,10 +37,6 @@ class Instruments:
         training, team = self._training, self._training.team
         loop_seconds = training.spent_seconds() - self._started_seconds
         passes = training.trainer.progress.timings[self._epochs_before :]
-        own = self._energy.training_ended() if self._energy else None
-        energy = added_up(filter(None, team.all_gather_object(own)))
-        if energy and training.resumed_at_epochs:
-            energy = Energy(reason="only the last part of the training was measured")
         self.monitor.training_ended()
         self.overhead = Overhead(
             seconds=max(0.0, loop_seconds - passed_seconds(passes)),
@@ -54,7 +44,6 @@ class Instruments:
         )
         host_bytes = team.all_gather_object(peak_host_memory_bytes())
         self.readings = Readings(
-            energy=energy,
             peak_memory_bytes=team.peak_memory_bytes(),
             peak_host_memory_bytes=max(filter(None, host_bytes), default=None),
         )
