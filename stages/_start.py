@@ -41,11 +41,3 @@ except ImportError as error:
 _FOLDER = str(Path(__file__).parent)
 sys.path.remove(_FOLDER)
 sys.path.append(_FOLDER)
-
-
-def note_missing(device: str, experiment: str) -> None:
-    """End here if `photofinish spread` only asks which results DVC lacks, and note this one."""
-    if note := os.environ.get("PHOTOFINISH_NOTE_MISSING"):
-        with Path(note).open("a", encoding="utf-8") as file:
-            file.write(f"{device} {experiment}\n")
-        sys.exit(1)

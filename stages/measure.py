@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _start import note_missing, run_stage
+from _start import run_stage
 
+from photofinish.config.base import read_plan
+from photofinish.config.experiment import ExperimentPlan
+from photofinish.measure.measure_job import measure_job
 from photofinish.stage.process import end_with_parent
 
 
@@ -31,12 +34,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="about how long to measure")
     args = parser.parse_args()
-    note_missing(args.device, args.job.stem)
-    # Imported late: `make spread` starts this script for each experiment.
-    from photofinish.config.base import read_plan
-    from photofinish.config.experiment import ExperimentPlan
-    from photofinish.measure.measure_job import measure_job
-
     end_with_parent()
     job = read_plan(args.job, ExperimentPlan)
     measured = measure_job(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _start import note_missing, run_stage
+from _start import run_stage
 
+from photofinish.runs.stage import train
 from photofinish.stage.process import end_with_parent
 
 
@@ -30,10 +31,6 @@ def main() -> None:
         "--budget", type=Path, help="prices, and what a training may cost and take: a JSON file"
     )
     args = parser.parse_args()
-    note_missing(args.device, args.experiment.stem)
-    # Imported late: `make spread` starts this script for each experiment.
-    from photofinish.runs.stage import train
-
     end_with_parent()
     train(args.device, args.experiment, args.host, args.data, args.weights, args.out, args.budget)
 

@@ -23,8 +23,8 @@ from result_files import (
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
+from photofinish.answer.grid import grid
 from photofinish.answer.result import Trained
-from photofinish.answer.scaling import grid
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput, Schedule
 from photofinish.reporting.answer_records import answer_record

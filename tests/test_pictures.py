@@ -21,7 +21,7 @@ from test_default_jobs import cpu_result, shipped
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
-from photofinish.answer.scaling import Cell, Grid
+from photofinish.answer.grid import Cell, Grid
 from photofinish.reporting.answer_words import action_text
 from photofinish.reporting.answers_picture import heat_map
 from photofinish.reporting.drawing import DEVICE_COLOURS, Picture

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from configparser import ConfigParser
 from pathlib import Path
@@ -23,12 +22,9 @@ from photofinish.stage.locks import exclusive
 from photofinish.stage.process import run_stage
 
 PLAN = Path("data/plan")
-PROGRESS = "photofinish-progress"
-"""Topic of the messages with the last line that a job printed."""
 _NO_INPUT_OF_A_STAGE = ("dvc.lock", "metrics", "plots", "reference")
 _LOCK = Path("dvc.lock")
 _LAST_LINES = 5
-_SECONDS_BETWEEN_MESSAGES = 10.0
 _running: list[subprocess.Popen[str]] = []
 is_leaving = threading.Event()
 """Set when this worker leaves its head. The scheduler then gives its job to another worker."""
@@ -57,14 +53,14 @@ class Job(Record):
 
 def run_job(text: str) -> None:
     """Run the job on this worker. Raise RuntimeError with the stage's error if it fails."""
-    from distributed import Reschedule, get_worker
+    from distributed import Reschedule
 
-    job, worker = Job.model_validate_json(text), get_worker()
+    job = Job.model_validate_json(text)
     clone = state_folder() / "worker"
     with exclusive(state_folder() / "locks", "worker", patience_seconds=float("inf")):
         clone_at(Path(), clone, job.commit)
         environment = environment_of(clone) | {"MLFLOW_EXPERIMENT_NAME": job.tracked_in}
-        errors, last, sent_seconds = [], deque[str](maxlen=_LAST_LINES), 0.0
+        errors, last = [], deque[str](maxlen=_LAST_LINES)
         with subprocess.Popen(
             [sys.executable, "-m", "photofinish.remote.jobs"],
             cwd=clone,
@@ -85,11 +81,6 @@ def run_job(text: str) -> None:
                 last.append(line.strip())
                 if line.startswith("error: "):
                     errors.append(line.strip().removeprefix("error: "))
-                is_due = time.monotonic() - sent_seconds > _SECONDS_BETWEEN_MESSAGES
-                if is_due and isinstance(worker.name, str):  # a number names the head's worker
-                    sent_seconds = time.monotonic()
-                    message = {"title": job.title, "worker": worker.name, "line": line.strip()}
-                    worker.log_event(PROGRESS, message)
     if is_leaving.is_set():
         raise Reschedule
     if process.returncode:

@@ -23,22 +23,14 @@ from photofinish.config.loader import read_params
 from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
-from photofinish.remote.jobs import PLAN, PROGRESS, Job, committed, run_job, stop_job
-from photofinish.remote.worker import (
-    DASK,
-    PLANNED,
-    code_version,
-    key_of,
-    resources_of,
-    warn_if_open,
-)
+from photofinish.remote.jobs import PLAN, Job, committed, run_job, stop_job
+from photofinish.remote.worker import CODE, DASK, code_version, key_of, resources_of, warn_if_open
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
 from photofinish.tracking.experiment_name import experiment_name
 from photofinish.wording import seconds
 
-_NOTE_MISSING = "PHOTOFINISH_NOTE_MISSING"
-"""Variable with a file's path. A stage writes its name there instead of training or measuring."""
+_DVC = (sys.executable, "-m", "dvc")
 _HERE = "this machine"
 _POLL_SECONDS = 0.5
 
@@ -65,10 +57,10 @@ def _missing(commit: str) -> list[Job]:
     _dvc("push", "--run-cache", "split", "download-weights")
     params = read_params(Path("params.yaml"))
     machines = read_machines(params.devices, Path("machines")) | {_HERE: Machine.here()}
-    noted = _without_result()
+    missing = _without_result()
     jobs = []
     for name, experiment in params.experiments.items():
-        devices = [device for device in DEVICE_LABELS if f"{device} {name}" in noted]
+        devices = [device for device in DEVICE_LABELS if f"{device}@{name}" in missing]
         if not devices:
             continue
         common = _common_fields(name, experiment.dataset, commit)
@@ -92,24 +84,19 @@ def _missing(commit: str) -> list[Job]:
     return jobs
 
 
-def _without_result() -> list[str]:
-    """Let DVC restore all results. Return the names that stages without a result wrote down."""
-    note = state_folder() / "missing"
-    note.parent.mkdir(exist_ok=True)
-    note.write_text("", encoding="utf-8")
+def _without_result() -> set[str]:
+    """Let DVC restore all results. Return which are missing, as in `cpu@digits-mlp`."""
     stages = ["measure-cpu", "measure-gpu", "train-cpu", "train-gpu"]
-    command = ["repro", "--pull", "--single-item", "--keep-going", *stages]
-    ran = subprocess.run(
-        [sys.executable, "-m", "dvc", *command],
-        env=os.environ | {_NOTE_MISSING: str(note)},
-        capture_output=True,
-        text=True,
-        check=False,
+    # DVC runs a stage by this shell, which fails at once: results are restored, and none is made.
+    restoring = os.environ | {"SHELL": "false"}
+    restore = [*_DVC, "repro", "--pull", "--single-item", "--keep-going", *stages]
+    subprocess.run(restore, env=restoring, capture_output=True, check=False)
+    status = subprocess.run(
+        [*_DVC, "status", "--json", *stages], stdout=subprocess.PIPE, check=False
     )
-    noted = note.read_text(encoding="utf-8").splitlines()
-    if ran.returncode and not noted:
-        raise UserError(f"dvc {' '.join(command)} failed:\n{ran.stdout}{ran.stderr}")
-    return noted
+    if status.returncode:
+        raise UserError("dvc status failed, as printed above")
+    return {stage.partition("-")[2] for stage in json.loads(status.stdout)}
 
 
 def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
@@ -134,7 +121,7 @@ def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
 
 
 def _dvc(*arguments: str) -> None:
-    if subprocess.run([sys.executable, "-m", "dvc", *arguments], check=False).returncode:
+    if subprocess.run([*_DVC, *arguments], check=False).returncode:
         raise UserError(f"dvc {' '.join(arguments)} failed, as printed above")
 
 
@@ -144,8 +131,7 @@ def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
     own = resources_of(Machine.here())
     has_own = any(job.key in own for job in trainings.values())
     with _scheduler(listen, own if has_own else None) as (client, address):
-        keys = sorted({str(job.key) for job in trainings.values()})
-        client.set_metadata([PLANNED], {"code": code_version(), "keys": keys})
+        client.set_metadata([CODE], code_version())
         failed = _run(client, trainings, address)
         lost = {jobs[title].experiment for title in failed}
         complete = {
@@ -165,11 +151,6 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
         )
         for title, job in jobs.items()
     }
-
-    def show(event: tuple[float, dict[str, str]]) -> None:
-        print("{title} at {worker}: {line}".format(**event[1]), flush=True)
-
-    client.subscribe_topic(PROGRESS, show)
     failed = []
     unserved: set[str] = set()
     started_seconds = time.monotonic()

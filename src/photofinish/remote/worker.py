@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
 import signal
 import time
-import uuid
 from importlib import metadata
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 from photofinish.errors import TerminatedError, UserError
@@ -25,8 +22,8 @@ from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 
 HEAD = "tcp://127.0.0.1:8786"
-PLANNED = "photofinish"
-"""Key in the scheduler's metadata, for the head's code and the planned trainings' resources."""
+CODE = "photofinish"
+"""Key of the head's `code_version` in the scheduler's metadata."""
 _LOGGERS = ("distributed", "distributed.client", "distributed.gc")
 DASK = {
     "distributed.worker.profile.enabled": False,  # it would slow timed trainings down
@@ -56,21 +53,6 @@ def resources_of(machine: Machine) -> dict[str, float]:
     return {key_of(machine, device): 1 for device in DEVICE_LABELS}
 
 
-def check_planned(planned: dict[str, Any], machine: Machine) -> None:
-    """Raise UserError if the head runs other code. Print a line if no training is planned here."""
-    if planned["code"] != code_version():
-        raise UserError(
-            "refused: the head has another version of photofinish or Dask; "
-            "`git pull`, then start again"
-        )
-    if planned["keys"] and not resources_of(machine).keys() & set(planned["keys"]):
-        print(
-            "no training is planned for this machine: it only evaluates. If one should be, "
-            "`photofinish machine ...` here and `git diff machines/` show what differs",
-            flush=True,
-        )
-
-
 def warn_if_open(address: str) -> None:
     """Print a line if other machines may reach this address, and it needs no certificate."""
     from distributed.comm import get_address_host, resolve_address
@@ -84,27 +66,23 @@ def warn_if_open(address: str) -> None:
         )
 
 
-async def _planned_at(head: str) -> dict[str, Any]:
-    from distributed import Client
-
-    async with Client(head, asynchronous=True, set_as_default=False, timeout="5s") as client:
-        planned: dict[str, Any] = await client.get_metadata([PLANNED])
-    return planned
-
-
 async def _work(head: str, machine: Machine) -> None:
     """Run a head's jobs until the head has ended."""
-    from distributed import Worker
+    from distributed import Client, Worker
     from distributed.comm import get_local_address_for
 
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    check_planned(await _planned_at(head), machine)
+    async with Client(head, asynchronous=True, set_as_default=False, timeout="5s") as client:
+        if await client.get_metadata([CODE]) != code_version():
+            raise UserError(
+                "refused: the head has another version of photofinish or Dask; "
+                "`git pull`, then start again"
+            )
     is_leaving.clear()
     async with Worker(
         head,
-        name=f"{platform.node()}-{uuid.uuid4().hex[:4]}",
         nthreads=1,
         resources=resources_of(machine),
         dashboard_address="127.0.0.1:0",
@@ -134,6 +112,6 @@ def serve(head: str) -> None:
             print("the head is gone: waiting for the next one", flush=True)
         except asyncio.CancelledError:
             raise TerminatedError("terminated") from None
-        except (OSError, KeyError):  # no head yet, or it has not planned yet
+        except (OSError, KeyError):  # no head yet, or it has not named its code yet
             pass
         time.sleep(_RETRY_SECONDS)

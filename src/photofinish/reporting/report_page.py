@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
+from photofinish.answer.grid import grid
 from photofinish.answer.remedies import Remedy
-from photofinish.answer.scaling import all_series, grid, shared_trainings
 from photofinish.reporting import tables
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import headline, legend
@@ -98,10 +98,6 @@ def page_of(
         headline=headline,
         overview=overview,
         pictures=drawn,
-        shared={
-            say("several devices"): tables.sharing_table(shared_trainings(experiments)),
-            say("by size"): tables.series_table(all_series(experiments)),
-        },
         details=details,
         has_experiments=bool(experiments),
         has_scripts=len(experiments) < len(pairs),

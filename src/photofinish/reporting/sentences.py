@@ -12,7 +12,6 @@ from photofinish.answer.decision import Decision, decide
 from photofinish.answer.diagnosis import Diagnosis, tf32_gain
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.result import Result, Trained
-from photofinish.answer.scaling import Series
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import BreakEvenEpochs, Speedup
 from photofinish.machine.load import load_warnings
@@ -178,23 +177,6 @@ def break_even_epochs(found: BreakEvenEpochs) -> str:
         return when
     low, high = (f"{math.ceil(end):,}" for end in found.interval)
     return when if low == high else say("ends", what=when, low=low, high=high)
-
-
-def break_even_size(series: Series) -> str:
-    """Return the size from which on the GPU is faster."""
-    found, first, last = series.break_even, series.points[0].x, series.points[-1].x
-    if found.size is None:
-        winners = {point.speedup.is_faster for point in series.points}
-        if len(winners) == 1 and None not in winners:
-            which = "faster" if True in winners else "slower"
-            return say("all sizes", which=which, first=first, last=last)
-        return say("no size", first=first, last=last)
-    size = say("from size", size=found.size)
-    if not found.is_known:
-        return say("no exact end", when=size)
-    low = say("below", size=first) if found.low is None else f"{found.low:,.3g}"
-    high = say("above", size=last) if found.high is None else f"{found.high:,.3g}"
-    return say("ends", what=size, low=low, high=high)
 
 
 def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:

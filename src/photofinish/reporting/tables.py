@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.scaling import Series, Shared
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
@@ -25,10 +24,8 @@ from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import ANSWER, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
-from photofinish.results.references import hardware
 from photofinish.wording import (
     HIGH,
-    all_or_some,
     byte_size,
     counted,
     interval_text,
@@ -68,17 +65,6 @@ def _speedup_or_bound(worth: Worth) -> str:
     if worth.gpu:
         return speedup_text(worth)
     return say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
-
-
-def series_table(series: Iterable[Series]) -> Table:
-    return [
-        {
-            "experiments": all_or_some([point.pair.experiment for point in each.points]),
-            "by": each.x_name,
-            "break-even": sentences.break_even_size(each),
-        }
-        for each in series
-    ]
 
 
 def speedup_table(pair: Comparison) -> Table:
@@ -144,28 +130,6 @@ def seeds_table(pair: Comparison) -> Table:
                 "between two seeds": write(spread.between_two),
             }
             rows.append(row)
-    return rows
-
-
-def sharing_table(shared: Iterable[Shared]) -> Table:
-    """Return a row for each number of devices that shared a training."""
-    rows = []
-    for each in shared:
-        efficiency = f"{each.efficiency:.0%}"
-        if each.efficiency_interval:
-            low, high = each.efficiency_interval
-            efficiency += f" ({low:.0%} to {high:.0%})"
-        row = {
-            "experiment": each.experiment,
-            "hardware": hardware(each.device, each.timings),
-            "devices": str(each.count),
-            "epoch (mean)": seconds(each.speedup.device_seconds),
-            "speed": say("as fast", speed=each.speedup.ratio, fewest=each.fewest),
-            "scaling efficiency": efficiency,
-            "recorded": each.machine or "here",
-            "unreliable": "; ".join(load_warnings(each.timings.load)) or "no",
-        }
-        rows.append(row)
     return rows
 
 

@@ -1,0 +1,56 @@
+"""Speed-ups of experiments that differ in two settings, as a grid."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from photofinish.answer.candidates import Answer
+from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision
+from photofinish.answer.rented_gpu import of_one_training
+from photofinish.nested import dotted
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Speed-up of one experiment in a grid, or its bound."""
+
+    figure: float
+    is_bound: bool
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Experiments that differ in two settings, with an experiment for each pair of values."""
+
+    row_key: str
+    column_key: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: dict[tuple[str, str], Cell]
+
+
+def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
+    """Return the experiments as a grid, or None if not exactly two settings vary."""
+    of_each = [pair.cpu.settings for pair in pairs]
+    settings = [dict(dotted(each.model_dump(mode="json"))) for each in of_each if each]
+    values: dict[str, list[str]] = defaultdict(list)
+    for key in dict.fromkeys(key for each in settings for key in each):
+        values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))
+    varying = [key for key, found in values.items() if len(found) > 1]
+    if len(varying) != 2:
+        return None
+    row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
+    cells = {}
+    for pair, decision, each in zip(pairs, decisions, settings, strict=True):
+        speedup = of_one_training(pair, decision.worth).speedup
+        figure = speedup or pair.bounds.job.as_measured
+        place = str(each.get(row_key)), str(each.get(column_key))
+        cells[place] = Cell(figure, speedup is None, decision.answer)
+    rows, columns = values[row_key], values[column_key]
+    if len(cells) < len(rows) * len(columns):
+        return None
+    return Grid(row_key, column_key, tuple(rows), tuple(columns), cells)
