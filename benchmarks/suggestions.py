@@ -36,7 +36,6 @@ from photofinish.answer.step_costs import PARTS, StepCosts
 from photofinish.answer.uncertainty import students_t
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
-from photofinish.inside.stopwatch import COLLATING, DECODING, READING
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.attribution import SamplePlan, measure_steps
 from photofinish.measure.in_turns import Way, time_in_turns
@@ -135,8 +134,6 @@ class Network(nn.Module):
 @dataclass(frozen=True)
 class Case:
     dataset: Any
-    slowest: tuple[str, ...]
-    """Parts of which one must be the longest. Any, if empty."""
     by: str | None
     """Change that must be suggested, or None if nothing must be."""
     input: dict[str, Any] = field(default_factory=dict)
@@ -150,39 +147,36 @@ class Case:
 
 
 CASES = {
-    "a transform that burns": Case(Items(constant, burn), ("burn",), "resident once"),
-    "a slow collate": Case(Items(noise), (COLLATING,), "workers", {"collate": _SLOW_COLLATE}),
-    "large JPEGs": Case(Items(from_jpeg), (DECODING,), "resident once"),
-    "a slow disk": Case(Items(from_slow_disk), (READING,), "workers"),
+    "a transform that burns": Case(Items(constant, burn), "resident once"),
+    "a slow collate": Case(Items(noise), "workers", {"collate": _SLOW_COLLATE}),
+    "large JPEGs": Case(Items(from_jpeg), "resident once"),
+    "a slow disk": Case(Items(from_slow_disk), "workers"),
     "spawned workers": Case(
-        Items(noise, count=40), (), "workers", {"workers": 1}, "spawn", budget_seconds=10.0
+        Items(noise, count=40), "workers", {"workers": 1}, "spawn", budget_seconds=10.0
     ),
     "a slow file, then a flip": Case(
-        Items(constant, burn), (), "decode once", {"transform": {"name": "RandomHorizontalFlip"}}
+        Items(constant, burn), "decode once", {"transform": {"name": "RandomHorizontalFlip"}}
     ),
     "a blur of each sample": Case(
         Items(noise),
-        (),
         "batch transform",
         {"transform": {"name": "GaussianBlur", "kernel_size": 9}},
     ),
-    "a loader that is fine": Case(Items(constant), (), None, step_seconds=0.02),
+    "a loader that is fine": Case(Items(constant), None, step_seconds=0.02),
     "half a burning transform": Case(
-        Items(constant, partial(burn, seconds=0.0005)), (), "resident once", step_seconds=0.004
+        Items(constant, partial(burn, seconds=0.0005)), "resident once", step_seconds=0.004
     ),
     "noise through workers": Case(
         Items(noise, burn, count=96),
-        (),
         "workers",
         {"workers": 1, "persistent_workers": True},
         budget_seconds=2.0,
     ),
     "packed samples": Case(
-        Items(constant, count=640), (), "resident", step_seconds=0.0002, is_packed=True
+        Items(constant, count=640), "resident", step_seconds=0.0002, is_packed=True
     ),
     "a small batch": Case(
         Items(constant, count=640),
-        (),
         "batch size",
         RESIDENT.model_dump(),
         step_seconds=0.0,
@@ -190,7 +184,6 @@ CASES = {
     ),
     "a smaller batch": Case(
         Items(constant, count=320),
-        (),
         "batch size",
         RESIDENT.model_dump(),
         step_seconds=0.002,
@@ -208,8 +201,6 @@ SAME = {
 
 
 class Outcome(NamedTuple):
-    is_found: bool
-    """True if the planted part is the longest."""
     predicted: Gain | None = None
     gain: float | None = None
     is_slower: bool = False
@@ -230,7 +221,7 @@ def main() -> None:
     parser.add_argument("--same-times", type=int, default=SAME_TIMES)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{'planted':26} found suggested held slower  predicted   gain (medians)")
+    print(f"{'planted':26} suggested held slower  predicted   gain (medians)")
     for name in options.only:
         _print(name, [_try(CASES[name]) for _ in range(options.times)])
     for name, plan in SAME.items():
@@ -242,11 +233,10 @@ def main() -> None:
 
 
 def _print(name: str, outcomes: Sequence[Outcome]) -> None:
-    found = sum(outcome.is_found for outcome in outcomes)
     suggested = [outcome for outcome in outcomes if outcome.predicted and outcome.gain]
     held = sum(outcome.is_held for outcome in suggested)
     slower = sum(outcome.is_slower for outcome in suggested)
-    line = f"{name:26} {found:5} {len(suggested):9} {held:4} {slower:6}"
+    line = f"{name:26} {len(suggested):9} {held:4} {slower:6}"
     if suggested:
         low, high, gain = np.median(
             [(*each.predicted, each.gain) for each in suggested if each.predicted], axis=0
@@ -265,10 +255,9 @@ def _try(case: Case) -> Outcome:
         found = LoaderTimes(samples=0)
         if isinstance(trainer.training, LoaderBatches):
             found = _measured_loader(case, trainer)
-        is_found = not case.slowest or next(iter(found.explained), "") in case.slowest
         remedy = _suggested(trainer, found, case.by)
         if remedy is None:
-            return Outcome(is_found)
+            return Outcome()
         pair = trainer, _built(case, *_followed(case, given, remedy), remedy)
         turns = [[_train(each) for each in pair] for _ in range(_TURNS)]
     finally:
@@ -276,7 +265,7 @@ def _try(case: Case) -> Outcome:
     logs = [math.log(own_seconds / other_seconds) for own_seconds, other_seconds in turns]
     gain = math.exp(statistics.fmean(logs))
     noise = students_t(_TURNS - 1) * statistics.stdev(logs) / math.sqrt(_TURNS)
-    return Outcome(is_found, remedy.predicted, gain, math.log(gain) < -noise)
+    return Outcome(remedy.predicted, gain, math.log(gain) < -noise)
 
 
 def _suggests_the_same(case: Case, plan: SamplePlan) -> bool:

@@ -13,7 +13,7 @@ from conftest import run_command
 from watched_scripts import figures_of
 
 from photofinish.inside.device import Device
-from photofinish.inside.hooks import TAKES_APART
+from photofinish.inside.hooks import TIMES_LOADING
 from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
 from photofinish.scripts.script_record import jobs
@@ -53,7 +53,7 @@ def recorded(folder: Path, script: str, python: str = sys.executable) -> Process
     with recording("cpu") as (lines, variables):
         sitecustomize = lines / "sitecustomize.py"
         sitecustomize.write_text(BLOCKED + sitecustomize.read_text(encoding="utf-8"))
-        environment = os.environ | variables | {TAKES_APART: "1"}
+        environment = os.environ | variables | {TIMES_LOADING: "1"}
         run_command([python, "train.py"], folder, environment)
         watched = WatchedScript(lines)
         watched.read()
@@ -69,7 +69,7 @@ for epoch in range(6):
 """
 
 
-def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_path: Path) -> None:
+def test_a_script_without_our_packages_is_recorded_and_counted(tmp_path: Path) -> None:
     for name in ("parts.py", "small.yaml", "written.yaml"):
         (tmp_path / name).touch()
     files = "import os, parts\nopen('small.yaml').close()\nopen('written.yaml', 'w').close()\n"
@@ -85,8 +85,9 @@ def test_a_script_without_our_packages_is_recorded_counted_and_taken_apart(tmp_p
     assert [what for _, _, what in process.stalls] == ["item"]
     assert [Path(file).name for file in process.files] == ["parts.py", "small.yaml", "train.py"]
     assert min(process.step_parts.values()) > 0
-    assert process.loader_parts
-    assert process.loader_parts["samples"] >= 8
+    assert process.loader_times
+    assert process.loader_times["samples"] >= 8
+    assert 0 < process.loader_times["whole_seconds"] < process.timing_loader_seconds
     assert process.peak_bytes["host_bytes"]
     assert 0 < figures.validation_step_seconds < 20 * figures.step_seconds
 

@@ -28,8 +28,8 @@ except ImportError:  # Windows
 
 from .recorder import Recorder
 
-FOLDER, TAKES_APART = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TAKES_APART"
-"""Variables: the folder for measurements, and whether the loader is taken apart at the end."""
+FOLDER, TIMES_LOADING = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TIMES_LOADING"
+"""Variables: the folder for measurements, and whether loading is timed at the end."""
 SEEDED = "PHOTOFINISH_SEEDED"
 """Variable: whether the script's random numbers are seeded."""
 LOCK = "running.lock"
@@ -61,7 +61,7 @@ def start() -> Recorder | None:
         threading.Thread(target=_end_with, args=(folder / LOCK,), daemon=True).start()
     if os.environ.get("RANK", "0") != "0":
         return None
-    recorder = Recorder(folder, takes_apart=TAKES_APART in os.environ)
+    recorder = Recorder(folder, times_loading=TIMES_LOADING in os.environ)
     calls = {"argparse": recorder.argparse_imported, "torch": recorder.torch_imported}
     if SEEDED in os.environ:
         random.seed(0)

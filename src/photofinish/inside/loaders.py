@@ -1,7 +1,8 @@
-"""Data loaders of a script, and the parts of the training's loader."""
+"""Data loaders of a script, and the time of the training's loader."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,11 +14,11 @@ from .timed_batches import NAMED, batches_of
 class Loaders:
     """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
 
-    def __init__(self, note: Callable[..., None], *, takes_apart: bool) -> None:
+    def __init__(self, note: Callable[..., None], *, times_loading: bool) -> None:
         self._note = note
         self._numbers: dict[Any, int] = {}
         self._lines: dict[int, Any] = {}
-        self._kept: dict[int, Any] | None = {} if takes_apart else None
+        self._kept: dict[int, Any] | None = {} if times_loading else None
         self.batches: Counter[int | None] = Counter()
         """Number of batches of each loader."""
 
@@ -33,17 +34,17 @@ class Loaders:
             self._kept[number] = loader
         return number
 
-    def take_apart(self, training_seconds: float) -> None:
-        """Time the parts of the training's loader, if loaders are kept for this."""
+    def time_loading(self, training_seconds: float) -> None:
+        """Time batches of the training's loader, if loaders are kept for this."""
         if not self._kept:
             return
-        from .loader_parts import parts_of_loader
+        from .loader_time import time_loader
 
         number = self._numbers.get(NAMED, max(self._kept, key=self.batches.__getitem__))
         began_at = time.perf_counter()
         try:
-            found = parts_of_loader(self._kept[number], training_seconds)
-        except Exception as error:  # noqa: BLE001  # of the user's code, which the report shows
-            reason = f"measuring it fails ({type(error).__name__}: {error})"
-            found = {"samples": 0, "not_measured": reason}
-        self._note(kind="loader_parts", seconds=time.perf_counter() - began_at, parts=found)
+            times = time_loader(self._kept[number], training_seconds)
+        except Exception as error:  # noqa: BLE001  # of the user's code, which runs once more
+            times = None
+            print(f"note: loading isn't timed: {type(error).__name__}: {error}", file=sys.stderr)
+        self._note(kind="loader_time", seconds=time.perf_counter() - began_at, times=times)

@@ -45,7 +45,7 @@ _clock = time.perf_counter
 class Recorder:
     """Recorder of a process's training, which writes measurements line by line."""
 
-    def __init__(self, folder: Path, *, takes_apart: bool) -> None:
+    def __init__(self, folder: Path, *, times_loading: bool) -> None:
         self._lines = LineFile(folder)
         self._note = self._lines.note
         self._forward_hook: Any = None
@@ -53,7 +53,7 @@ class Recorder:
         """Module torch, once the script has imported it."""
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
-        self._loaders = Loaders(self._note, takes_apart=takes_apart)
+        self._loaders = Loaders(self._note, times_loading=times_loading)
         self._files = ScriptFiles()
         self._optimizers = Optimizers()
         self._steps: list[int] = []
@@ -368,7 +368,7 @@ class Recorder:
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
-        """Write the remaining lines, then the parts of the training's loader."""
+        """Write the remaining lines, then the time of the training's loader."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
         if self._first_step_at is None:
@@ -379,4 +379,4 @@ class Recorder:
         self._note(kind="end", at=_clock())
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
             self.is_nested = True
-            self._loaders.take_apart(_clock() - self._first_step_at)
+            self._loaders.time_loading(_clock() - self._first_step_at)

@@ -10,18 +10,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 import psutil
-import torch
-from torch.utils.data import DataLoader
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
-from photofinish.inside.loader_parts import longest_first
 from photofinish.machine.host import available_memory_bytes
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 
 _Result = TypeVar("_Result")
-BETWEEN = "between processes"
 _ROUNDS = 4
 """Number of batches for each worker, by hand. The first batches are not timed."""
 _LEAST_TIMEOUT_SECONDS = 0.1
@@ -67,7 +63,6 @@ def measure_workers(
         longest_seconds = max(longest_seconds, began_seconds - budget.left_seconds)
         return result
 
-    changed: dict[str, Any] = {}
     tried: list[TriedWorkers] = []
     for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
         worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
@@ -77,14 +72,8 @@ def measure_workers(
         if each is None:
             break
         tried.append(each)
-    changed["tried_workers"] = tuple(tried)
-    if not own or not tried:
-        return changed
-    between = in_time(_way_between_processes)
-    if between is not None:  # else one process's parts are compared with its whole
-        parts = longest_first(found.parts | {BETWEEN: between})
-        changed |= {"parts": parts, "whole_seconds": tried[0].batch_seconds}
-    return changed
+    whole_seconds = tried[0].batch_seconds if own and tried else found.whole_seconds
+    return {"tried_workers": tuple(tried), "whole_seconds": whole_seconds}
 
 
 def try_workers(
@@ -140,22 +129,3 @@ def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[floa
 
 def _children() -> set[int]:
     return {process.pid for process in multiprocessing.active_children() if process.pid}
-
-
-def _way_between_processes(batches: LoaderBatches, size: int, budget: Budget) -> float:
-    """Return the time to send a batch from a worker to this process, without loading samples."""
-    sample, collate = batches.dataset[0, None, 0, 0], batches.dataset.collate
-    same: Any = [sample] * (_ROUNDS * size)
-    loader = DataLoader(
-        same,
-        size,
-        num_workers=1,
-        collate_fn=collate,
-        timeout=timeout_of(budget),
-        generator=torch.Generator(),
-    )
-    _, batch_seconds = _time_batches(_in_time(loader, budget), 1, _ROUNDS)
-    began_seconds = time.perf_counter()
-    collate([sample] * size)
-    collating_seconds = time.perf_counter() - began_seconds
-    return max(0.0, batch_seconds - collating_seconds) * batches.batch_size / size

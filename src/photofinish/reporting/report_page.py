@@ -32,7 +32,6 @@ MOST_SHOWN = 30
 """Maximum number of experiments with details on the page."""
 _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
     "Speed-ups": tables.speedup_table,
-    "Where a loader's time goes": tables.loader_table,
     "Loading with more workers": tables.workers_table,
     "Is it the same model?": tables.parity_table,
     "The script's metrics": tables.metrics_table,
@@ -44,8 +43,8 @@ _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
 
 Tables without rows are not shown.
 """
-_OF_LOADING = ("Where a loader's time goes", "Loading with more workers")
-"""Titles of tables that are shown only where an epoch waits for its loader."""
+_OF_LOADING = "Loading with more workers"
+"""Title of the table that is shown only where an epoch waits for its loader."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     sections = [
         (title, found, say(title))
         for title, table in _SECTIONS.items()
-        if (is_loading or title not in _OF_LOADING) and (found := table(pair))
+        if (is_loading or title != _OF_LOADING) and (found := table(pair))
     ]
     drawn, left_out = _pictures_of(pair, answer.decision)
     suggestions = [
@@ -164,8 +163,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for found in diagnoses
         for each in found.remedies
     ]
-    notes = [*left_out, *tables.loader_notes(pair)]
-    return Details(answer, suggestions, sections, drawn, notes)
+    return Details(answer, suggestions, sections, drawn, left_out)
 
 
 def _pictures_of(pair: Comparison, decision: Decision) -> tuple[list[Picture], list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from photofinish.answer.candidates import Worth
@@ -27,7 +27,6 @@ from photofinish.reporting.templates import NOTHING, THE_SAME
 from photofinish.wording import (
     HIGH,
     byte_size,
-    counted,
     interval_text,
     is_wide,
     listed,
@@ -35,8 +34,6 @@ from photofinish.wording import (
     times,
     utc_day,
 )
-
-_LINES = 5
 
 
 def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
@@ -168,45 +165,6 @@ def metrics_table(pair: Comparison) -> Table:
             row[run.device.upper()] = NOTHING if value is None else f"{value:.6g}"
         rows.append(row)
     return rows
-
-
-def loader_parts(pair: Comparison) -> dict[str, float]:
-    """Return the longest parts of loading a batch, and the sum of the others. Empty if unknown.
-
-    If both devices measured the parts, they are the GPU's, with the copy to it.
-    """
-    measured: dict[str, float] = {}
-    for run in pair.trained:
-        if run.timings.loader and run.timings.loader.explained:
-            measured = {**run.timings.loader.explained}
-            if run.device == "gpu" and run.costs:
-                measured["copying to the device"] = run.costs.copying_seconds
-    parts = sorted(measured.items(), key=lambda part: -part[1])
-    if len(parts) <= _LINES:
-        return dict(parts)
-    longest, others = parts[: _LINES - 1], parts[_LINES - 1 :]
-    others_seconds = sum(part_seconds for _, part_seconds in others)
-    return {**dict(longest), counted(len(others), "other"): others_seconds}
-
-
-def loader_table(pair: Comparison) -> Table:
-    """Return a row for each part of loading a batch, with its share."""
-    parts = loader_parts(pair)
-    whole_seconds = sum(parts.values())
-    return [
-        {
-            "part of loading a batch": name,
-            "time": say("time and share", it=part, share=part / whole_seconds),
-        }
-        for name, part in parts.items()
-    ]
-
-
-def loader_notes(pair: Comparison) -> Iterator[str]:
-    """Yield the reasons for missing parts."""
-    for run in pair.trained:
-        if run.timings.loader and (why := run.timings.loader.not_measured):
-            yield say("no loader parts", device=run.device.upper(), why=why)
 
 
 def workers_table(pair: Comparison) -> Table:

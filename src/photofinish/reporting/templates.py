@@ -265,16 +265,13 @@ TEMPLATES = {
     "Recorded elsewhere": "Measured on other machines. A GPU's record counts only where no GPU "
     "trained.",
     "Figures": "",
-    "Where a loader's time goes": "For a batch, in one process.",
     "cut": "The rest is on the page and in comparison.csv.",
-    "no loader parts": "The parts of the {device}'s loader are not known: {why}.",
     "extrapolated CPU": "{time}, extrapolated",
     "epochs to": "epochs to {target:g} validation accuracy",
     "time to": "time to {target:g} validation accuracy",
     "another training": "of another training",
     "day and machine": "{day} ({machine})",
     "score after": "{scores} after {timed}",
-    "time and share": "{it:time} ({share:.0%})",
     "one by one": "one by one[: {why}]",
     "in graphs of": "in graphs of {at_once}",
     # Pictures.

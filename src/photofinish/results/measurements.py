@@ -5,15 +5,11 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field
-
 from photofinish.config.base import Record
 from photofinish.results.timed_parts import TimedPart
 
 MOST_UNEXPLAINED_SHARE = 0.25
 """Largest difference between a step and the sum of its parts that still allows a diagnosis."""
-MOST_UNEXPLAINED_LOADING = 0.15
-"""Largest difference between a loader's time and the sum of its parts."""
 CLEARLY_FASTER = 1.1
 """Factor by which loading must be faster if it is to count."""
 
@@ -197,26 +193,16 @@ class TriedWorkers(Record):
 
 
 class LoaderTimes(Record):
-    """Breakdown of loading a batch, measured by measure/loader_times.py."""
+    """Times of loading without steps, measured by measure/loader_times.py."""
 
     samples: int
-    """Number of samples whose loading was broken down."""
+    """Number of samples that were loaded in one process."""
     batch_size: int = 1
-    parts: dict[str, float] = Field(default_factory=dict)
-    """Seconds of each part for a batch, longest first."""
     whole_seconds: float = 0.0
-    """Seconds for a batch in one process, without timing parts."""
-    not_measured: str | None = None
-    """Reason for missing parts."""
+    """Seconds for a batch in one process."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by one worker, two, and so on up to one for each core."""
     tried_inputs: tuple[Tried, ...] = ()
-
-    @property
-    def explained(self) -> dict[str, float]:
-        """Parts, if their sum is within 15 % of the whole, else an empty dict."""
-        off_seconds = abs(sum(self.parts.values()) - self.whole_seconds)
-        return self.parts if off_seconds <= MOST_UNEXPLAINED_LOADING * self.whole_seconds else {}
 
     def start_seconds_by(self, workers: int) -> float:
         """Return the time that so many workers take to start and end, or 0 if it is unknown."""
@@ -251,7 +237,6 @@ class StepMeasurements(Record):
     slow_batch_seconds: tuple[float, ...] = ()
     """Times to load a batch without steps, where steps are too slow for an attribution."""
     loader: LoaderTimes | None = None
-    """Breakdown of a loader's time for a batch."""
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""

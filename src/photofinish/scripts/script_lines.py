@@ -131,8 +131,8 @@ class Process:
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
         self.peak_bytes: dict[str, int | None] = {"host_bytes": None, "device_bytes": 0}
-        self.loader_parts: dict[str, Any] | None = None
-        self.taking_apart_seconds = 0.0
+        self.loader_times: dict[str, Any] | None = None
+        self.timing_loader_seconds = 0.0
 
     def add(self, line: Any) -> None:
         if isinstance(line, list):
@@ -170,8 +170,8 @@ class Process:
             self.others[line["name"]] = line["at"]
         elif kind == "memory":
             self.peak_bytes = line
-        elif kind == "loader_parts":
-            self.loader_parts, self.taking_apart_seconds = line["parts"], line["seconds"]
+        elif kind == "loader_time":
+            self.loader_times, self.timing_loader_seconds = line["times"], line["seconds"]
 
     def imported_instead(self, before: float) -> list[str]:
         """Return the libraries imported before a time, if torch was not imported."""

@@ -158,7 +158,7 @@ def measured_script(
     operations = None
     if counts:
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
-    loaded = process.loader_parts
+    loaded = process.loader_times
     host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
     return Measured(
         **made_here(host),
@@ -250,7 +250,7 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
         return {"startup_seconds": 0.0, "parts": (part,)}
     end_seconds = 0.0
     if run.status == 0:  # it may save or test its model at the end
-        end_seconds = run.ended_at - figures.last_step_at - process.taking_apart_seconds
+        end_seconds = run.ended_at - figures.last_step_at - process.timing_loader_seconds
         end_seconds -= figures.validated_at_end_seconds
     startup_seconds = figures.first_step_at - run.began_at - figures.step_seconds
     startup_seconds -= process.recording_seconds

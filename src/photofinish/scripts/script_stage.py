@@ -22,7 +22,7 @@ from photofinish.custom.imports import name_of
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import kept_copy, state_folder
-from photofinish.inside.hooks import TAKES_APART
+from photofinish.inside.hooks import TIMES_LOADING
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
@@ -193,7 +193,7 @@ def _run(
 ) -> tuple[Watched, BaseException | None]:
     """Run the command with its output on the terminal. Return the signal that ended this stage."""
     with recording(kind, gpus) as (folder, variables):
-        variables |= {TAKES_APART: "1"}
+        variables |= {TIMES_LOADING: "1"}
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
         load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
