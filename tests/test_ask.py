@@ -275,7 +275,7 @@ def test_a_script_without_steps_ends_with_what_was_seen(run: Ask) -> None:
 def test_steps_that_hooks_can_t_see_are_named_and_the_script_is_not_broken(
     run: Ask, script: str, why: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"^the command .*{why}"):
+    with pytest.raises(UserError, match=rf"^the command .*{why}.* can't be seen$"):
         run(script)
 
 

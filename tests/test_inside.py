@@ -14,6 +14,7 @@ from watched_scripts import figures_of
 
 from photofinish.inside.device import Device
 from photofinish.inside.hooks import TIMES_LOADING
+from photofinish.inside.line_file import LineFile
 from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
 from photofinish.scripts.script_record import jobs
@@ -217,6 +218,16 @@ def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), 0)
     (job,) = jobs([run], None)
     assert (job.epochs, job.epoch_steps) == (steps / epoch_steps, epoch_steps)
+
+
+def test_a_processs_lines_are_no_program(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        LineFile(tmp_path).note(kind="has_torch", value=True)
+    finally:
+        os.umask(before)
+    (lines,) = tmp_path.iterdir()
+    assert oct(lines.stat().st_mode & 0o777) == "0o666"
 
 
 def test_a_devices_events_are_kept_while_a_graph_is_captured(

@@ -54,7 +54,7 @@ A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds"
         ({"swapped_pages": 5000}, READ_BACK),
         ({"major_page_faults": 5000, "swapped_pages": None}, READ_BACK),
         ({"gpu_slowdowns": ("heat",)}, "the GPU reduced its clock (heat)"),
-        ({"gpu_others": 1}, "other programs computed on the GPU"),
+        ({"gpu_others": 1}, "other programs were on the GPU"),
         ({**A_FEW_TICKS, "waited_for_core_seconds": 0}, None),  # no evidence
     ],
     ids=str,

@@ -157,7 +157,7 @@ class Comparing(Settings):
     (skypilot#1111, #1092, #3695). Installing torch and this package took 2.7 min on two cores.
     """
     worth_saving: NonNegativeFloat = 5.0
-    """Minutes that a rented GPU must save, including its start."""
+    """Minutes that a rented GPU must save after its start."""
     same_model_points: PositiveFloat = 1.0
     """Percentage points within which two devices' test accuracies are equivalent."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"

@@ -75,5 +75,5 @@ class LineFile:
             self._early += lines
         if lines and not self.is_forked:
             if self._file is None:
-                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+                self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             os.write(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -67,7 +67,7 @@ class LoadWindow(Record):
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
     gpu_others: int = 0
-    """Number of other programs that computed on the GPU."""
+    """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them."""
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
@@ -107,7 +107,7 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         "they needed a core,",
         "paging": "memory was read back from a disk",
         "slowed": f"the GPU reduced its clock ({', '.join(slowdowns)})",
-        "shared": "other programs computed on the GPU",
+        "shared": "other programs were on the GPU",
     }
     return [
         f"{text} in {doubtful_seconds[key] / total_seconds:.0%} of the time"

@@ -47,13 +47,14 @@ class NotedStep(Record):
 
 
 class FirstScriptSteps(Record):
-    """First steps of a script, each with losses and gradients. Now only the first is recorded."""
+    """First step of a script, to compare it on two devices."""
 
     inputs: list[list[float]]
     """Norm and some values of each tensor that enters the network."""
     weights: str
     """SHA-256 of the weights before the first step."""
     steps: list[NotedStep]
+    """The first step alone."""
     draws: bool
     """True if a forward pass drew random numbers, such as for dropout."""
     seed: int | None = None

@@ -90,16 +90,15 @@ class LoopSteps(Record):
     """Steps of a custom loop on the CPU, including waits for batches."""
 
     quickest_seconds: float
-    """Time of the quickest tenth of the steps."""
+    """Least of up to ten parts, each the mean of the quickest step in each of its blocks."""
     cpu_seconds: float | None
-    """Mean CPU time of a step, summed over all threads."""
+    """Mean CPU time of a step in the part where it is least, summed over all threads."""
 
 
 class StepParts(Record):
     """Parts of training steps with the training's input path. Each part has a value for each step.
 
-    Accelerators time the parts by events. Without events, the host synchronizes after each part,
-    and the duration of an empty synchronization is subtracted.
+    Events of the device time an accelerator's parts, and the host's clock the CPU's.
     """
 
     waiting_seconds: tuple[float, ...]
@@ -201,7 +200,7 @@ class LoaderTimes(Record):
     whole_seconds: float = 0.0
     """Seconds for a batch in one process."""
     tried_workers: tuple[TriedWorkers, ...] = ()
-    """Loading by one worker, two, and so on up to one for each core."""
+    """Loading by 1, 2, 4, ... workers, by one for each core, and by the loader's own number."""
     tried_inputs: tuple[Tried, ...] = ()
 
     def start_seconds_by(self, workers: int) -> float:
@@ -226,7 +225,7 @@ class StepMeasurements(Record):
     epoch_steps: float | None = None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steady_state: SteadyState | None = None
-    """Steps on one batch. None for a script, whose step can't be repeated."""
+    """Steps on one batch. None for slow steps, and for a script, whose step can't be repeated."""
     tried_threads: tuple[TriedThreads, ...] = ()
     """Steps with one, half, and all of the threads, measured in turns."""
     fp32_flops_a_second: float | None = None

@@ -317,10 +317,7 @@ def _follow(
 def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     """Return a message on why nothing could be timed, with what the script did instead."""
     if process.unseen:
-        return (
-            f"the command {process.unseen}, whose steps can't be seen. `for batch in "
-            f"photofinish.steps(loader)` times them"
-        )
+        return f"the command {process.unseen}, whose steps can't be seen"
     how = f"ended with exit status {status}"
     if status is None:
         how = f"was ended after {seconds(ran_seconds)}"

@@ -1,4 +1,4 @@
-"""The only training loop. It works for any device, and uses no files, no DVC and no MLflow.
+"""The training loop. It works for any device, and uses no files, no DVC and no MLflow.
 
 `prepare` warms up and chooses how steps are launched, and `epochs` trains. A step and its optimizer
 are in step.py and optimizer.py, and the loss in losses.py. graphs.py captures steps.
