@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ import yaml
 from conftest import PrepareStage, run_command
 from source_imports import ROOT, transitive_sources
 
+from photofinish.custom.code_text import code_text
 from photofinish.files import write_bytes_atomically
 from photofinish.machine.fingerprint import GpuTarget
 from photofinish.planning.source_code import stage_code
@@ -71,6 +74,105 @@ def test_an_edited_file_runs_the_stages_that_import_it() -> None:
         for file in files:
             running = {stage for stage in codes if f"photofinish/{file}" in codes[stage]}
             assert running == set(stages.split()), file
+
+
+CODE = """\
+# A comment
+def f(x):
+    '''Return it.'''
+
+    return g(x,  # more
+        f"{x['a']:>{w}} # {{no}} comment {x!r}"
+        f'''
+        {x}
+
+        é''' "#", x if x else 0x1f)
+
+
+class A:
+    field: int = 0
+    r'''A field's
+    text.'''
+
+
+y = '''a
+
+  # b'''
+"""
+TEXT = """\
+def f ( x ) :
+ return g ( x , f"{x['a']:>{w}} # {{no}} comment {x!r}" f'''
+        {x}
+
+        é''' "#" , x if x else 0x1f )
+class A :
+ field : int = 0
+y = '''a
+
+  # b'''"""
+
+
+def test_code_is_the_text_of_its_statements_without_comments_and_docstrings() -> None:
+    assert code_text(CODE.encode(), with_docstrings=False).decode() == TEXT
+
+
+def test_code_with_docstrings_is_the_same_program() -> None:
+    for file in (ROOT / "src/photofinish/inside").glob("*.py"):
+        source = file.read_bytes()
+        code = code_text(source, with_docstrings=True)
+        assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(source)), file
+
+
+PYTHONS = [
+    *filter(None, (shutil.which(f"python3.{minor}") for minor in range(11, 20))),
+    *map(str, Path.home().glob(".pyenv/versions/3.*/bin/python")),
+    *map(str, Path.home().glob(".local/share/uv/python/cpython-3.*/bin/python")),
+]
+READ = """\
+import sys
+from pathlib import Path
+assert sys.version_info >= (3, 11)
+sys.path.insert(0, "src")
+from photofinish.custom.code_text import code_text
+files = [*sorted(Path("tests").glob("*.py"))[::8], *sorted(Path("stages").glob("*.py"))]
+code = [code_text(file.read_bytes(), False) for file in files]
+sys.stdout.buffer.write(b"\\n".join([*code, code_text(sys.stdin.buffer.read(), True)]))
+"""
+
+
+def test_each_version_of_python_reads_the_same_code() -> None:
+    for python in PYTHONS:
+        own, other = (
+            subprocess.run([each, "-c", READ], cwd=ROOT, input=CODE.encode(), capture_output=True)
+            for each in (sys.executable, python)
+        )
+        starts = other.returncode == 0  # a shim of pyenv may not
+        assert own.stdout == other.stdout or not starts, python
+
+
+@pytest.mark.parametrize(
+    ("source", "equal", "other"),
+    [
+        ("x = 1\n", "x = 1  # one\n\n\n# two", "x = 2\n"),
+        ("if a:\n  b\nc\n", "if a:\r\n  # why\r\n\tb\r\nc", "if a:\n  b\n  c\n"),
+        ("f(a, b)\n", "f(\n    a,  # first\n    b)\n", "f(a, b, c)\n"),
+        ("x = 'a # b'\n", "x = 'a # b' # c\n", "x = 'a # c'\n"),
+        ("x = f'{a}# b'\n", "x = f'{a}# b' # c\n", "x = f'{a}# c'\n"),
+        ("x = '''a\n\nb'''\n", "\nx = '''a\n\nb''' \n", "x = '''a\nb'''\n"),
+        ("def f():\n  'A.'\n", "def f():\n  # a\n  'A.'\n", "def f():\n  'B.'\n"),
+        ("f(x)\n", "f(x)  # type: ignore[no]\n", "f(x)  # type: (int) -> int\n"),
+        ("import a\n", "import a  # needs b\n", "# /// script\n# needs b\n# ///\nimport a\n"),
+        ("{{ no Python # a", "{{ no Python # a", "{{ no Python # b"),
+        ("x = 'no Python # a", "x = 'no Python # a", "x = 'no Python # b"),
+        ("# coding: latin-1\nx = 'é'", "# coding: utf-8\nx = 'Ã©'", "# coding: utf-8\nx = 'é'"),
+    ],
+)
+def test_a_users_code_is_all_but_its_comments_and_spacing(
+    source: str, equal: str, other: str
+) -> None:
+    codes = [code_text(each.encode(), with_docstrings=True) for each in (source, equal, other)]
+    assert codes[0] == codes[1]
+    assert codes[0] != codes[2]
 
 
 STAGES: dict[str, Any] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]

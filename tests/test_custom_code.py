@@ -13,10 +13,10 @@ from conftest import CustomFiles, run_command
 from source_imports import ROOT
 
 from photofinish.config.loader import read_params
+from photofinish.custom.code_text import sha256_of_code
 from photofinish.custom.imports import check_code_unchanged, custom_code_hashes
 from photofinish.custom.reference import CodeReference
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import sha256_of_bytes
 from photofinish.planning.checks import check_custom_code_calls
 
 FILES = {
@@ -127,7 +127,7 @@ def test_the_code_of_a_network_is_each_file_it_imports_and_the_versions_of_packa
         custom_files.write(name, text)
     monkeypatch.syspath_prepend(str(custom_files.folder / "lib"))
     del files["nets/unused.py"]
-    expected = {name: sha256_of_bytes(text.encode()) for name, text in files.items()}
+    expected = {name: sha256_of_code(Path(name)) for name in files}
     expected |= {f"package {name}": version(name) for name in ("torch", "pillow")}
     assert custom_code_hashes([CodeReference.of("./nets/net.py:Net")]) == expected
     assert custom_code_hashes([CodeReference.of("nets.net:Net")]) == expected
@@ -151,8 +151,9 @@ def test_code_that_changed_after_plan_read_it_is_refused(custom_files: CustomFil
     code = custom_code_hashes(
         [CodeReference.of(custom_files.write("net.py", FILES["net.py"]) + ":Net")]
     )
+    custom_files.write("net.py", f"# a comment\n{FILES['net.py']}")
     check_code_unchanged(code)
-    custom_files.write("net.py", f"{FILES['net.py']}# a comment\n")
+    custom_files.write("net.py", f"{FILES['net.py']}WIDTH = 2\n")
     with pytest.raises(UserError, match=r"net\.py changed after `plan` read it"):
         check_code_unchanged(code)
 

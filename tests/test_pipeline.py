@@ -146,20 +146,24 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
 
 
 @pytest.mark.parametrize(
-    ("edited", "stages"),
+    ("edited", "line", "stages"),
     [
-        ("src/photofinish/config/messages.py", set()),
-        ("src/photofinish/config/tables/prices.csv", {"compare"}),
-        ("src/photofinish/measure/take_parts.py", _MEASURE),
-        ("blocks.py", _MEASURE | _TRAIN),
-        ("scores.py", {"evaluate"}),
+        ("src/photofinish/config/messages.py", "added = 1", set()),
+        ("src/photofinish/config/tables/prices.csv", "", {"compare"}),
+        ("src/photofinish/measure/take_parts.py", "added = 1", _MEASURE),
+        ("src/photofinish/training/step.py", "'A docstring.'  # and a comment", set()),
+        ("blocks.py", "added = 1", _MEASURE | _TRAIN),
+        ("blocks.py", "'A string.'", _MEASURE | _TRAIN),
+        ("blocks.py", "# a comment", set()),
+        ("timed.py", "# a comment", set()),
+        ("scores.py", "added = 1", {"evaluate"}),
     ],
 )
 def test_an_edited_file_runs_the_stages_that_import_it(
-    project: Project, edited: str, stages: set[str]
+    project: Project, edited: str, line: str, stages: set[str]
 ) -> None:
     with (project.root / edited).open("a", encoding="utf-8") as file:
-        file.write("\n")
+        file.write(f"{line}\n")
     assert _stages_to_run(project) == stages
 
 

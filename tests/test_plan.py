@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, MakeExperiment
+from conftest import ROOT, MakeExperiment, run_stage
 
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
@@ -125,6 +127,24 @@ def test_a_change_writes_only_the_files_it_affects(
 ) -> None:
     assert old in PARAMS
     assert plan(folder, PARAMS.replace(old, new, 1)) == written
+
+
+def test_a_file_of_known_bytes_is_not_parsed_again(tmp_path: Path, params_file: Path) -> None:
+    def planned(stage: str) -> dict[str, str]:
+        assert run_stage("plan", cwd=tmp_path).returncode == 0
+        file = tmp_path / f"data/plan/code/{stage}.json"
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+
+    params_file.write_text(PARAMS, encoding="utf-8")
+    shutil.copytree(ROOT / "stages", tmp_path / "stages")
+    before, kept = planned("train"), tmp_path / ".photofinish/code.json"
+    hashes = json.loads(kept.read_text(encoding="utf-8"))
+    kept.write_text(json.dumps(dict.fromkeys(hashes, "kept")), encoding="utf-8")
+    (tmp_path / "stages/split.py").write_text("import edited\n", encoding="utf-8")
+    assert planned("train") == dict.fromkeys(before, "kept")
+    assert "kept" not in planned("split").values()
+    kept.write_text('{"cut off', encoding="utf-8")
+    assert planned("train") == before
 
 
 def test_files_that_are_no_longer_needed_go_and_others_stay(folder: Path) -> None:

@@ -26,6 +26,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
+from photofinish.custom.code_text import code_text
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.inside.recorder import VALIDATES
@@ -222,11 +223,15 @@ def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
     assert not script_job(kept).untimed_epochs
 
 
+def hash_of(source: str) -> str:
+    return sha256_of_bytes(code_text(source.encode(), with_docstrings=True))
+
+
 def test_a_file_that_changed_after_plan_read_it_is_named_before_the_run(
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
     custom_files.write("lib.py", "V = 1")
-    files = {"lib.py": sha256_of_bytes(b"V = 1")}
+    files = {"lib.py": hash_of("V = 1")}
     edited_meanwhile = "open('lib.py', 'w').write('V = 2')\n" + WITH_LINE
     kept = run_mine(edited_meanwhile, files=files)
     assert run_mine(ONE_EPOCH, r"lib\.py changed after `plan` read it", files=files) == kept
@@ -237,10 +242,10 @@ def test_a_file_that_a_script_loads_and_its_deps_lack_is_named(
 ) -> None:
     custom_files.write("left_out.py", "")
     custom_files.write("lib/planned.py", "")
-    files = {"mine.py": sha256_of_bytes(WITH_LINE.encode()), "lib": "its state"}
+    files = {"mine.py": hash_of(WITH_LINE), "lib": "its state"}
     imports = "import sys, left_out\nsys.path.append('lib')\nimport planned\n"
     for script, expected in ((WITH_LINE, ""), (imports + WITH_LINE, "left_out.py")):
-        run_mine(script, files=files | {"mine.py": sha256_of_bytes(script.encode())})
+        run_mine(script, files=files | {"mine.py": hash_of(script)})
         (line,) = [*re.findall("loaded (.*), and", capfd.readouterr().err), *[""][bool(expected) :]]
         assert line == expected
 

@@ -161,7 +161,7 @@ def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_packag
         expected = judge(custom_results, packed_split).predicted["cpu"].tolist()
     mirror(store, custom_results, with_models=False)  # as `compare` does
     network = custom_files.folder / "net.py"
-    network.write_text(f"{NETWORK}# a comment\n", encoding="utf-8")
+    network.write_text(f"{NETWORK}WIDTH = 2\n", encoding="utf-8")
     mirror(store, custom_results)
     assert f"{NAME}/cpu goes without its model: net.py" in capsys.readouterr().err
     (run,) = store.find_runs()

@@ -14,10 +14,11 @@ from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
+from photofinish.custom.code_text import sha256_of_code
 from photofinish.custom.reference import CodeReference
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import found, is_as_recorded, project_root, sha256_of_file
+from photofinish.files import found, project_root
 
 PACKAGE = "package "
 """Prefix that marks installed packages among the names of custom code."""
@@ -105,7 +106,9 @@ def _syntax_errors(file: str) -> Iterator[None]:
 def check_code_unchanged(custom_code: dict[str, str]) -> None:
     """Raise UserError if custom code changed after `plan` read it."""
     for name, sha256 in custom_code.items():
-        if not name.startswith(PACKAGE) and not is_as_recorded(found(name), sha256):
+        file = found(name)
+        is_same = file.is_file() and sha256_of_code(file) == sha256
+        if not (is_same or name.startswith(PACKAGE)):
             raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
 
 
@@ -165,4 +168,4 @@ def _installed(module: str) -> dict[str, str]:
         return {names[0]: metadata.version(names[0])} if names else {}
 
 
-_sha256 = cache(sha256_of_file)
+_sha256 = cache(sha256_of_code)

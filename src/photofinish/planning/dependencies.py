@@ -7,15 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from photofinish.config.scripts import Script, ScriptPlan
+from photofinish.custom.code_text import sha256_of_code
 from photofinish.custom.imports import name_of, script_hashes
 from photofinish.data.local_files import files_below, state_of_file
-from photofinish.files import (
-    LARGE_FILE_BYTES,
-    found,
-    project_root,
-    sha256_of_bytes,
-    sha256_of_file,
-)
+from photofinish.files import LARGE_FILE_BYTES, found, project_root, sha256_of_bytes
 
 _MADE = (
     *("data/plan", "data/raw", "data/splits", "data/weights", "results", "report", "metrics"),
@@ -53,7 +48,7 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
 
 
 def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 of the content of each file, and of each file in a folder.
+    """Return the hash of each file, and of each file in a folder: of all content but comments.
 
     Files are named by their path from the project's folder, or an absolute one if outside.
     """
@@ -61,7 +56,7 @@ def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
     for dep in deps:
         path = found(dep)
         for file in _files_below(path) if path.is_dir() else [path]:
-            hashes[name_of(file)] = sha256_of_file(file)
+            hashes[name_of(file)] = sha256_of_code(file)
     return hashes
 
 
@@ -88,5 +83,5 @@ def _hash(path: Path) -> str:
     The time is another in an experiment's copy, so its script runs again, as after a change.
     """
     if path.stat().st_size <= LARGE_FILE_BYTES:
-        return sha256_of_file(path)
+        return sha256_of_code(path)
     return sha256_of_bytes(state_of_file(path.parent, path.name).encode(errors="surrogateescape"))

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -26,9 +25,10 @@ from photofinish.config.experiment import (
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
+from photofinish.custom.code_text import keep_hashes
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import kept_copy
+from photofinish.files import kept_copy, read_json_object
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
@@ -59,6 +59,7 @@ def write_plan(
         if not path.is_file() or path.read_bytes() != text.encode():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text.encode())  # without Windows' line endings
+    keep_hashes()
     for former in folder.glob("*/*"):
         if former.is_file() and former not in paths:
             former.unlink()
@@ -145,9 +146,10 @@ def to_replace(
     weights are, as long as the new result is valid.
     """
     settings = json.loads(experiment.model_dump_json())
-    record, timings = _read(result / "model/record.json"), _read(result / "timings/timings.json")
+    record = read_json_object(result / "model/record.json")
+    timings = read_json_object(result / "timings/timings.json")
     if not record or not timings:
-        planned = _read(earlier)
+        planned = read_json_object(earlier)
         return planned.get("replaces") if settings.items() <= planned.items() else None
     if record.get("experiment") != settings:
         return None
@@ -159,15 +161,3 @@ def to_replace(
             return weights
     replaced: str | None = timings.get("replaces")
     return replaced
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Return a JSON object, or nothing if a full disk has cut it off, for example.
-
-    It is not validated, because `plan` takes under a second, and the stages validate these files.
-    """
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pydantic import RootModel
 
-from photofinish.files import sha256_of_bytes, sha256_of_file
+from photofinish.custom.code_text import sha256_of_code
+from photofinish.files import sha256_of_bytes
 
 _PACKAGE = Path(__file__).parent.parent
 _REPORT = "compare"
@@ -39,7 +40,7 @@ _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.M)
 
 
 class StageCode(RootModel[dict[str, str]]):
-    """SHA-256 of each source file of a stage, by its path."""
+    """SHA-256 of each source file of a stage, by its path: of Python, without comments."""
 
     @property
     def sha256(self) -> str:
@@ -97,4 +98,4 @@ def _imports(file: Path) -> list[str]:
     return modules
 
 
-_sha256 = cache(sha256_of_file)
+_sha256 = cache(partial(sha256_of_code, with_docstrings=False))

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from photofinish.answer.prices import SECONDS_AN_HOUR
-from photofinish.files import LARGE_FILE_BYTES, sha256_of_file
+from photofinish.custom.code_text import sha256_of_code
+from photofinish.files import LARGE_FILE_BYTES
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_job import in_epochs
@@ -220,7 +221,7 @@ def hashes_of(files: Iterable[str]) -> dict[str, str]:
     # False for a word that is too long for a path.
     here = [each for each in sorted(files) if os.path.isfile(each)]  # noqa: PTH113
     small = [each for each in here if Path(each).stat().st_size <= LARGE_FILE_BYTES]
-    return {_beside(each): sha256_of_file(Path(each)) for each in small}
+    return {_beside(each): sha256_of_code(Path(each)) for each in small}
 
 
 def _beside(file: str) -> str:
