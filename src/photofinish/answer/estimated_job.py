@@ -209,7 +209,7 @@ def measured_over_estimated(
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
-        is_fit = timings.device_count == 1 and not timings.busy
+        is_fit = timings.device_count == 1 and not timings.busy and timings.waits_are_known
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):
