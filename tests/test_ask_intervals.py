@@ -14,6 +14,7 @@ from watched_scripts import figures_of, process_of
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.estimated_job import Estimate
+from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_interval
 from photofinish.config.compare import Comparing
@@ -66,13 +67,18 @@ def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
     """Return the estimate for a script of 50 epochs of 100 steps."""
 
     def on_t4(
-        samples: int, workers: int = 0, waiting_seconds: float = 0.0, validation_share: float = 0.0
+        samples: int,
+        workers: int = 0,
+        waiting_seconds: float = 0.0,
+        validation_share: float = 0.0,
+        **counts: int,
     ) -> Estimate:
         loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
         process = process_of([20.0] * 40, **loads)
         if samples:
             process.loaders[0] = Loader(100, workers)
-        operations = STEP.model_copy(update={"images": samples or 1, "flops": 10**12})
+        counted = {"images": samples or 1, "flops": 10**12} | counts
+        operations = STEP.model_copy(update=counted)
         dumped = operations.model_dump(mode="json")
         process.counts = {"operations": dumped, "precision": "fp32", "parameter_count": 1}
         figures = figures_of(process)
@@ -110,6 +116,17 @@ def test_a_script_without_workers_loads_after_it_has_launched_a_step(
     beside, after = (on_t4(32, workers, 10.0).epoch_seconds for workers in (2, 0))
     assert beside == pytest.approx(100 * 10.0)
     assert after > beside + 100 * 1e-3
+
+
+def test_a_fast_host_launches_fast_beside_its_own_loading_too(
+    on_t4: Callable[..., Estimate],
+) -> None:
+    kernels = 10**4
+    fast, middle, slow = (50 * 100 * (0.1 + kernels * launch) for launch in LAUNCH_SECONDS)
+    job = on_t4(32, 0, 0.1, kernels=kernels).job
+    assert job.seconds == pytest.approx(middle, rel=0.02)
+    assert job.interval[0] < 1.1 * fast
+    assert slow / 1.1 < job.interval[1] < 1.2 * slow
 
 
 @pytest.mark.parametrize("seed", range(40))

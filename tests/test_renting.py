@@ -21,6 +21,7 @@ from photofinish.config.experiment import LoaderInput
 from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
+from photofinish.results.timed_parts import TimedPart
 
 GIB = 2**30
 STEP = SMALL_STEP.model_copy(
@@ -96,7 +97,7 @@ def test_a_rented_machine_loads_by_its_own_cores(
     step: Any = estimate_step(STEP, accelerators()[accelerator], "fp32", is_captured=True)
     loading_seconds = factor * pair.bounds.epoch.measured_seconds
     if workers == 0:
-        loading_seconds += 600 / 16 * step.launch_seconds
+        loading_seconds += 600 / 16 * step.launches[1]
     epoch_seconds = max(600 / 16 * step.seconds, loading_seconds)
     assert offer.estimate.epoch_seconds == pytest.approx(epoch_seconds)
 
@@ -265,7 +266,28 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
         assert offer.estimate.captured_job_seconds
 
 
+@pytest.mark.parametrize(
+    ("waiting_share", "factor"),
+    [(0.0, math.sqrt(2)), (0.5, math.sqrt(2)), (None, 1.0)],
+    ids=["no waits", "half are waits", "unknown waits"],
+)
 def test_a_measured_gpu_scales_the_estimates_of_the_others_by_the_root_of_its_own_error(
+    make_pair: MakePair, make_result: MakeResult, waiting_share: float | None, factor: float
+) -> None:
+    alone = make_pair(accelerators=("T4", "H100"))
+    step: Any = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
+    seconds = 2 * step.seconds / (1 - (waiting_share or 0.0))
+    waited = None if waiting_share is None else waiting_share * seconds
+    part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="steps", waiting_seconds=waited)
+    gpu = trained(make_result, device="gpu", device_name="Tesla T4")
+    gpu = with_timings(gpu, steady_state=None, parts=(part,) * 5)
+    measured: Any = pair_of(alone.cpu, gpu, settings=alone.settings)
+    for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
+        expected = factor * estimated.estimate.epoch_seconds
+        assert scaled.estimate.epoch_seconds == pytest.approx(expected)
+
+
+def test_a_gpus_steps_on_one_batch_scale_the_estimates_of_the_others(
     make_pair: MakePair, make_result: MakeResult
 ) -> None:
     alone = make_pair(accelerators=("T4", "H100"))

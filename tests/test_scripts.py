@@ -530,6 +530,20 @@ def test_validation_that_begins_with_the_first_step_is_counted_by_the_steps_betw
     assert figures.validation_step_seconds == pytest.approx(3 / 499, rel=0.01)
 
 
+@pytest.mark.parametrize("flags", [VALIDATES, 0], ids=["seen", "by its loaders alone"])
+@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("steps_between", [100, 3])
+def test_an_evaluation_over_two_loaders_is_one_validation(
+    flags: int, passes: int, steps_between: int
+) -> None:
+    first = NEW_OTHER | {"steps": 0, "seconds": 1.0, "flags": flags}
+    second = OTHER | {"began_loader": 2, "flags": VALIDATES, "seconds": 2.01}
+    training = [NEW_EPOCH, *[OWN] * (steps_between - 2)]
+    figures = planted_figures(*map(dict, [*[OWN] * 40, *[first, second, *training] * passes]))
+    between = max(steps_between, 41) if passes == 1 else steps_between
+    assert figures.validation_step_seconds == pytest.approx(3 / between, rel=0.02)
+
+
 def test_a_loader_of_validation_alone_is_not_the_trainings() -> None:
     after = {"loader": 0, "began_loader": 0, "batches": 7}
     assert planted_figures(*[after, *[{}] * 20] * 3).loader is None

@@ -82,7 +82,7 @@ def estimate_job(
         if are_captured(with_graphs, operations):
             captured = _estimate_step(run, with_graphs, operations, accelerator)
     return Estimate(
-        job.epoch_seconds(step, step.seconds),
+        job.epoch_seconds(step),
         job.steps * step.seconds,
         job.startup_seconds + CONTEXT_SECONDS[1],
         time,
@@ -139,17 +139,19 @@ class _EstimatedJob:
         """Share that may be rollouts, which stay, or a long validation."""
         self._rollout_seconds = self._rollout_share * epoch_seconds
 
-    def epoch_seconds(
-        self, step: StepEstimate, step_seconds: float, cpu_factor: float = 1.0
-    ) -> float:
-        """Return the time of an epoch's steps or of the CPU's work, whichever is longer."""
+    def epoch_seconds(self, step: StepEstimate, end: int = 1, cpu_factor: float = 1.0) -> float:
+        """Return the time of an epoch's steps or of the CPU's work, whichever is longer.
+
+        `end` is the place in the step's spread.
+        """
         # The rest of a step may also be work on tensors, which a GPU shortens.
         own_seconds = self._rest_seconds if cpu_factor >= 1 else 0.0
         own_seconds += self._loading_seconds if self._loads_itself else 0.0
-        if own_seconds:  # by the process that launches the steps
-            own_seconds += self.steps * step.launch_seconds
-        cpu_seconds = max(own_seconds, self._loading_seconds)
-        return max(self.steps * step_seconds, cpu_factor * cpu_seconds)
+        return max(
+            self.steps * step.spread[end],
+            cpu_factor * own_seconds + self.steps * step.launches[end],  # by one process
+            cpu_factor * self._loading_seconds,
+        )
 
     def time(self, step: StepEstimate) -> UncertainTime:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
@@ -159,7 +161,7 @@ class _EstimatedJob:
 
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
-            epoch_seconds = self.epoch_seconds(step, step.spread[steps], cpu_factors[cpu])
+            epoch_seconds = self.epoch_seconds(step, steps, cpu_factors[cpu])
             between_seconds, passes = self._between_seconds, 1 + self._validation_share
             if self._rollout_share and cpu:  # if fast, it is validation
                 between_seconds += self._rollout_seconds
@@ -207,7 +209,7 @@ def measured_over_estimated(
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
-        is_fit = timings.device_count == 1 and not timings.busy
+        is_fit = timings.device_count == 1 and not timings.busy and timings.waits_are_known
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):

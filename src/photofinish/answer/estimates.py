@@ -61,8 +61,8 @@ Spread = tuple[float, float, float]
 @dataclass(frozen=True)
 class StepEstimate:
     spread: Spread
-    launch_seconds: float
-    """Host time to launch the step's kernels, or 0 for captured steps."""
+    launches: Spread
+    """Host times to launch the step's kernels, or 0 for captured steps."""
     is_launch_bound: bool
     """True if launching takes longer than computing, without a CUDA graph."""
 
@@ -110,7 +110,7 @@ def estimate_step(
         seconds = max(factor * device_seconds, launch_seconds)
         spread.append(seconds + operations.time_steps * time_step_seconds)
     fast, middle, slow = spread
-    return StepEstimate((fast, middle, slow), launches[1], launches[1] > device_seconds)
+    return StepEstimate((fast, middle, slow), launches, launches[1] > device_seconds)
 
 
 def are_captured(settings: Experiment | None, operations: Operations) -> bool:

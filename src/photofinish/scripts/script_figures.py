@@ -118,10 +118,7 @@ class Figures:
 
     def __init__(self, runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> None:
         """Sort the runs. `named` is the number of the loader that the script names."""
-        places = [place for place, run in enumerate(runs) if run.steps]
-        first, last = places[0], places[-1]
         self._is_on_cpu = is_on_cpu
-        self.first_step_at, self.last_step_at = runs[first].ended_at, runs[last].ended_at
         self.steps = sum(run.steps for run in runs)
         given = Counter[int]()
         for run in runs:
@@ -130,6 +127,10 @@ class Figures:
         is_fed = given.total() > _USUAL * self.steps
         self.loader = max(given, key=given.__getitem__) if named is None and is_fed else named
         """Number of the loader that gave most steps their batches, if loaders did."""
+        runs = self._with_whole_validations(runs)
+        places = [place for place, run in enumerate(runs) if run.steps]
+        first, last = places[0], places[-1]
+        self.first_step_at, self.last_step_at = runs[first].ended_at, runs[last].ended_at
         begins = sum(bool(run.steps and self._begins(run)) for run in runs)
         self._has_epochs = begins <= _USUAL * self.steps
         validations = sum(bool(run.flags & VALIDATES) for run in runs)
@@ -169,9 +170,23 @@ class Figures:
     def _begins(self, run: _Run) -> bool:
         return self.loader is not None and run.began_loader == self.loader
 
-    def _holds(self, run: _Run) -> str:
+    def _may_validate(self, run: _Run) -> bool:
         is_other = not run.steps and run.loader not in (None, self.loader)
-        if self._has_validation and (run.flags & VALIDATES or is_other):
+        return is_other or bool(run.flags & VALIDATES)
+
+    def _with_whole_validations(self, runs: list[_Run]) -> list[_Run]:
+        """Join the runs of a validation over several loaders, which has no step within."""
+        joined = runs[:1]
+        for run in runs[1:]:
+            before = joined[-1]
+            if not before.steps and self._may_validate(before) and self._may_validate(run):
+                joined[-1] = before + run
+            else:
+                joined.append(run)
+        return joined
+
+    def _holds(self, run: _Run) -> str:
+        if self._has_validation and self._may_validate(run):
             return "validation"
         if not run.steps:
             return "nothing"
