@@ -68,6 +68,38 @@ def test_a_script_gets_our_input_if_it_runs_once() -> None:
     assert "ZeroDivisionError" in ended.stderr
 
 
+def test_a_question_of_the_script_is_shown_once_and_a_progress_bar_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_script, "SILENT_SECONDS", 0.0)
+    refusal = _refusal("""
+import time
+for printed in ("\\r5% loaded", "\\nIt is loaded.\\n", "Continue? [y/N] "):
+    print(printed, end="", flush=True)
+    time.sleep(2.5)
+""")
+    assert "never imported torch" in refusal
+    said = re.findall("the script printed (.*)", capsys.readouterr().err)
+    assert said == ["'Continue? [y/N]', and nothing since"]
+
+
+def test_the_end_of_a_long_output_is_kept_and_shown_and_no_file_has_it_all() -> None:
+    refusal = _refusal("""
+import os, sys
+print("begun")
+print(5_000_000 * "x", flush=True)
+folder = os.environ["PHOTOFINISH_RECORDS"]
+print(sum(file.stat().st_size for file in os.scandir(folder)), "bytes are there")
+sys.exit("failed")
+""")
+    assert "failed\nthe command ended with exit status 1" in refusal
+    assert "begun" not in refusal
+    assert len(refusal) < 70_000
+    found = re.search(r"(\d+) bytes are there", refusal)
+    assert found
+    assert int(found[1]) < 100_000
+
+
 def test_nothing_waits_for_a_device_whose_graph_is_captured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
