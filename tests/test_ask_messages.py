@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
-from photofinish.scripts.script_lines import Length, Process
+from photofinish.scripts.script_lines import Length, Process, WatchedScript
 
 LIMITS = Limits(60, 60)
 
@@ -57,6 +58,40 @@ def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.Monkey
     assert "imported sklearn and not torch" in _refusal("import sklearn")
     monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
     assert "imported jax and not torch" in _refusal("import jax, time; time.sleep(50)")
+
+
+OWN_OPTIMIZER = """
+import time, torch
+net = torch.nn.Linear(2, 1)
+for _ in range(4):
+    net(torch.ones(2)).backward()
+    for weight in net.parameters():
+        weight.data -= 0.1 * weight.grad
+    time.sleep(1)
+"""
+
+
+def test_steps_that_cannot_be_seen_are_said_while_the_script_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
+    refusal = _refusal(OWN_OPTIMIZER, warm_python.executable())
+    assert "ended with exit status 0. It took no step" in refusal
+    assert capsys.readouterr().err.count("On the CPU: no step of an optimizer so far.") == 1
+
+
+@pytest.mark.parametrize("trains", ["1.jsonl", "2.jsonl"])
+def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
+    tmp_path: Path, trains: str
+) -> None:
+    for name in ("1.jsonl", "2.jsonl"):
+        lines = [{"kind": "has_torch", "value": True}]
+        lines += [{"kind": "unseen", "why": "captures steps"}] if name == trains else []
+        (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    watched = WatchedScript(tmp_path)
+    watched.read()
+    assert watched.process
+    assert watched.process.unseen == "captures steps"
 
 
 def test_a_script_gets_our_input_if_it_runs_once() -> None:

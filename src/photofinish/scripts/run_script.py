@@ -44,10 +44,19 @@ _LEAST_SECONDS = 10.0
 _PRECISE = 0.02
 """Relative error of a step that is small enough, by hand. Two runs differ by more."""
 UNSEEN_SECONDS = 30.0
-"""Time after the import of another library from which on torch is not expected."""
+"""Time after the import of another library from which on torch is not expected.
+
+After a first batch or module, a step may take longer, as of many accumulated gradients: one line
+says that none was seen, and the script goes on.
+"""
 _BESIDE_TORCH = {"sklearn"}
 """Libraries that scripts import long before torch."""
 _NEEDS_GPU = re.compile(r"^(?! *File ).*(cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b)", re.I | re.M)
+_NAMES_STEPS = "`for batch in photofinish.steps(loader)` times them"
+_NO_STEP = (
+    f"no step of an optimizer so far. If the script trains already, its steps can't be seen: "
+    f"{_NAMES_STEPS}"
+)
 _HARD_CODED = (
     f" This run has no GPU. If the command asks for one, write {PLACEHOLDER} in its place, for "
     f"example `--device {PLACEHOLDER}`: it becomes cpu, and then the GPU's name."
@@ -315,7 +324,7 @@ def _follow(
     limits: Limits,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
-    began_at, has_begun, has_warned = _clock(), False, False
+    began_at, has_begun, said = _clock(), False, ""
     while True:
         try:
             return process.wait(_POLL_SECONDS)
@@ -335,9 +344,12 @@ def _follow(
             others = trained.imported_instead(now - UNSEEN_SECONDS)
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
-            if others and not has_warned:
-                progress.say(f"the script imported {listed(others)}, and no torch so far")
-                has_warned = True
+            warning = f"the script imported {listed(others)}, and no torch so far" if others else ""
+            if trained.has_torch and now - (trained.seen_at or began_at) > UNSEEN_SECONDS:
+                warning = _NO_STEP
+            if warning not in ("", said):
+                progress.say(warning)
+                said = warning
             continue
         if not has_begun:
             load.begin()
@@ -358,10 +370,7 @@ def _follow(
 def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     """Return a message on why nothing could be timed, with what the script did instead."""
     if process.unseen:
-        return (
-            f"the command {process.unseen}, whose steps can't be seen. `for batch in "
-            f"photofinish.steps(loader)` times them"
-        )
+        return f"the command {process.unseen}, whose steps can't be seen. {_NAMES_STEPS}"
     how = f"ended with exit status {status}"
     if status is None:
         how = f"was ended after {seconds(ran_seconds)}"

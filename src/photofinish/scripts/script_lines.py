@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,10 +84,12 @@ class WatchedScript:
 
     @property
     def process(self) -> Process | None:
-        """Process that trains, else a process that imported torch, else None."""
-        processes = [*self._processes.values()]
-        key = operator.attrgetter("taken_steps", "has_torch")
-        return max(processes, key=key, default=None)
+        """Process with most steps, else one with unseen steps or most batches, else with torch."""
+
+        def rank(each: Process) -> tuple[object, ...]:
+            return each.taken_steps, bool(each.unseen), each.seen, each.has_torch
+
+        return max(self._processes.values(), key=rank, default=None)
 
 
 class Process:
