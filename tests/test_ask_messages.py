@@ -210,7 +210,9 @@ while True:
         (watched.process.on_command_line, None, r"7 epochs \(--epoch\).*--steps"),
         ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
         ([], None, r"not found.*--steps"),
-        ([Length("max_steps", 9999, "--steps")], None, r"9,999 steps \(--steps\)"),
+        ([Length("max_steps", 9999, "--steps")], None, r"^9,999 steps \(--steps\)"),
+        ([Length("max_steps", 9999, "n", may_stop=True)], None, r"^up to 9,999 steps \(n\)"),
+        ([Length("epochs", 9, "n", may_stop=True)], None, r"its up to 9 epochs \(n\)"),
     ):
         watched.process.on_command_line = on_command_line
         ask(command, wanted, LIMITS, AskFiles())

@@ -41,10 +41,16 @@ class Length(NamedTuple):
     """Place of the innermost loop, if loops have it."""
     is_part: bool = False
     """True if the training has it an unknown number of times, such as for each of some folds."""
+    may_stop: bool = False
+    """True if a condition in its loops may end it sooner."""
 
     @property
     def is_steps(self) -> bool:
         return unit_of(self.name) == "steps"
+
+    @property
+    def at_most(self) -> str:
+        return "up to " if self.may_stop else ""
 
     @property
     def is_perhaps_a_start(self) -> bool:
@@ -59,7 +65,8 @@ def _sum(lengths: Sequence[Length]) -> Length | None:
     if any(each.is_part for each in lengths):
         return None
     by = " and ".join(dict.fromkeys(each.by for each in lengths))
-    return lengths[0]._replace(value=sum(each.value for each in lengths), by=by)
+    value, may_stop = sum(each.value for each in lengths), any(each.may_stop for each in lengths)
+    return lengths[0]._replace(value=value, by=by, may_stop=may_stop)
 
 
 class WatchedScript:
