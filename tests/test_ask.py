@@ -211,11 +211,14 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     (answer,) = run(EPOCHS)
-    assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1 s more", capsys.readouterr().err)
+    captured = capsys.readouterr()
+    assert re.search(r"On the CPU: [\d,]+ steps in .* at most 1 s more", captured.err)
     assert re.fullmatch(r"1,000 epochs \(arguments.epochs in train.py:\d+\)", answer["job"]["name"])
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
     assert answer["records"]["cpu"]["operations"]["images"] == 32
     assert answer["records"]["cpu"]["validation_step_seconds"] > 0
+    unseen = "Not seen, so not counted: early stopping, what follows the last step."
+    assert unseen in captured.out
 
 
 def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
@@ -224,7 +227,9 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     script = EPOCHS + "print('done')"
     limits = replace(TO_THE_END, shows_output=True)
     (answer,) = run(script, "--epochs", "3", start=COLD, limits=limits)
-    assert "done" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "done" in printed
+    assert "what follows the last step" not in printed
     assert answer["job"]["name"] == "the whole run"
     assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)
     assert "extrapolated" not in answer["answer"]["lines"][0]

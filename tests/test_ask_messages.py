@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
-from photofinish.scripts.script_lines import Length, Process
+from photofinish.scripts.script_lines import Length, Process, WatchedScript
 
 LIMITS = Limits(60, 60)
 
@@ -59,6 +60,40 @@ def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.Monkey
     assert "imported jax and not torch" in _refusal("import jax, time; time.sleep(50)")
 
 
+OWN_OPTIMIZER = """
+import time, torch
+net = torch.nn.Linear(2, 1)
+for _ in range(4):
+    net(torch.ones(2)).backward()
+    for weight in net.parameters():
+        weight.data -= 0.1 * weight.grad
+    time.sleep(1)
+"""
+
+
+def test_steps_that_cannot_be_seen_are_said_while_the_script_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
+    refusal = _refusal(OWN_OPTIMIZER, warm_python.executable())
+    assert "ended with exit status 0. It took no step" in refusal
+    assert capsys.readouterr().err.count("On the CPU: no step of an optimizer so far.") == 1
+
+
+@pytest.mark.parametrize("trains", ["1.jsonl", "2.jsonl"])
+def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
+    tmp_path: Path, trains: str
+) -> None:
+    for name in ("1.jsonl", "2.jsonl"):
+        lines = [{"kind": "has_torch", "value": True}]
+        lines += [{"kind": "unseen", "why": "captures steps"}] if name == trains else []
+        (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    watched = WatchedScript(tmp_path)
+    watched.read()
+    assert watched.process
+    assert watched.process.unseen == "captures steps"
+
+
 def test_a_script_gets_our_input_if_it_runs_once() -> None:
     script = "import torch; print(int(input()) / 0)"
     Path("train.py").write_text(script, encoding="utf-8")
@@ -66,6 +101,38 @@ def test_a_script_gets_our_input_if_it_runs_once() -> None:
     command = [python, "-m", "photofinish", "ask", python, "train.py"]
     ended = subprocess.run(command, input="7\n", capture_output=True, text=True, check=False)
     assert "ZeroDivisionError" in ended.stderr
+
+
+def test_a_question_of_the_script_is_shown_once_and_a_progress_bar_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_script, "SILENT_SECONDS", 0.0)
+    refusal = _refusal("""
+import time
+for printed in ("\\r5% loaded", "\\nIt is loaded.\\n", "Continue? [y/N] "):
+    print(printed, end="", flush=True)
+    time.sleep(2.5)
+""")
+    assert "never imported torch" in refusal
+    said = re.findall("the script printed (.*)", capsys.readouterr().err)
+    assert said == ["'Continue? [y/N]', and nothing since"]
+
+
+def test_the_end_of_a_long_output_is_kept_and_shown_and_no_file_has_it_all() -> None:
+    refusal = _refusal("""
+import os, sys
+print("begun")
+print(5_000_000 * "x", flush=True)
+folder = os.environ["PHOTOFINISH_RECORDS"]
+print(sum(file.stat().st_size for file in os.scandir(folder)), "bytes are there")
+sys.exit("failed")
+""")
+    assert "failed\nthe command ended with exit status 1" in refusal
+    assert "begun" not in refusal
+    assert len(refusal) < 70_000
+    found = re.search(r"(\d+) bytes are there", refusal)
+    assert found
+    assert int(found[1]) < 100_000
 
 
 def test_nothing_waits_for_a_device_whose_graph_is_captured(
@@ -143,7 +210,9 @@ while True:
         (watched.process.on_command_line, None, r"7 epochs \(--epoch\).*--steps"),
         ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
         ([], None, r"not found.*--steps"),
-        ([Length("max_steps", 9999, "--steps")], None, r"9,999 steps \(--steps\)"),
+        ([Length("max_steps", 9999, "--steps")], None, r"^9,999 steps \(--steps\)"),
+        ([Length("max_steps", 9999, "n", may_stop=True)], None, r"^up to 9,999 steps \(n\)"),
+        ([Length("epochs", 9, "n", may_stop=True)], None, r"its up to 9 epochs \(n\)"),
     ):
         watched.process.on_command_line = on_command_line
         ask(command, wanted, LIMITS, AskFiles())

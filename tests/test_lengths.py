@@ -77,6 +77,68 @@ for epoch in range(args.epochs):
 """,
         "7 epochs, args.epochs in mine.py:20",
     ),
+    "epochs that a flag of validation ends": (
+        """
+done = False
+for epoch in range(50):
+    for batch in loader:
+        step(batch)
+    if epoch % 5 == 0:
+        done = net(data[0][0]) > 9
+    if done:
+        break
+""",
+        "up to 50 epochs, range(50) in mine.py:17, may stop at mine.py:22",
+    ),
+    "epochs that a counter of bad ones ends, which is reset": (
+        """
+def train(epochs, best=0.0, bad=0, patience=3):
+    for epoch in range(epochs):
+        for batch in loader:
+            step(batch)
+        if net(data[0][0]) < best:
+            bad = 0
+        else:
+            bad += 1
+            if bad >= patience:
+                return
+train(50)
+""",
+        "up to 50 epochs, epochs in mine.py:17, may stop at mine.py:24",
+    ),
+    "steps that an object ends": (
+        """
+stopper = types.SimpleNamespace(step=lambda loss: None, stops=False)
+for _ in range(800):
+    step(data[0])
+    stopper.step(net(data[0][0]))
+    if stopper.stops:
+        break
+""",
+        "up to 800 steps, range(800) in mine.py:17, may stop at mine.py:20",
+    ),
+    "epochs that a setting ends": (
+        """
+args = types.SimpleNamespace(dry_run=False)
+for epoch in range(50):
+    for batch in loader:
+        step(batch)
+    if args.dry_run:
+        break
+""",
+        "50 epochs, range(50) in mine.py:17",
+    ),
+    "passes that a loss ends": (
+        """
+for epoch in range(50):
+    for batch in loader:
+        step(batch)
+        loss = net(batch[0]).mean()
+        if loss < 0.1:
+            break
+""",
+        "50 epochs, range(50) in mine.py:16",
+    ),
     "a nested setting": (
         """
 cfg = types.SimpleNamespace(train={"epochs": [4]})
@@ -427,4 +489,4 @@ def test_names_of_a_part_or_of_an_interval_are_no_lengths(names: str, unit: str 
 
 def _shown(length: Length | None) -> str | None:
     unit = length and ("steps" if length.is_steps else "epochs")
-    return f"{length.value:g} {unit}, {length.by}" if length else None
+    return f"{length.at_most}{length.value:g} {unit}, {length.by}" if length else None

@@ -48,6 +48,8 @@ class _Loop:
     is_range: bool = False
     names: frozenset[str] = frozenset()
     """Names of the variables that it counts."""
+    may_stop_at: str = ""
+    """Place of a condition that may end it before its last iteration."""
 
 
 def length_of_loops() -> dict[str, Any] | None:
@@ -66,10 +68,13 @@ def length_of_loops() -> dict[str, Any] | None:
     if not value or not known or not is_clear:
         return None
     shown = [loop for loop in known if loop.count != 1] or known[-1:]
+    by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
+    stops = [loop.may_stop_at for loop in known if loop.may_stop_at]
     return {
         "name": "epochs" if rest else "max_steps",
         "value": value,
-        "by": f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}",
+        "by": f"{by}, may stop at {stops[0]}" if stops else by,
+        "may_stop": bool(stops),
         "innermost": inner[-1].place,
         "is_part": bool(outer),
     }
@@ -203,6 +208,13 @@ def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
     for test, _ in _conditions(node, _ENDS):
         if isinstance(test, ast.Compare) and ast.unparse(test.left) in loop.names | counters:
             loop.count, loop.is_pass = None, False
+    # A flag of early stopping is set or called in the loop. One of the command line is not.
+    parts = _all(node, ast.Name | ast.Attribute)
+    changed = {ast.unparse(each) for each in parts if isinstance(each.ctx, ast.Store)}
+    changed |= {name for call in _all(node, ast.Call) for name in _named(call.func)}
+    for test, line in _conditions(node, ast.Break | ast.Return):
+        if changed & {ast.unparse(each) for each in _all(test, ast.Name | ast.Attribute)}:
+            loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{line}"
 
 
 def _count(iterable: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:

@@ -151,6 +151,8 @@ def seen_line(run: Result, watched: Watched | None) -> str:
         unseen.append(say("unseen validation"))
     if run.stops_early or watched:
         unseen.append(say("unseen stop"))
+    if watched and watched.status != 0:
+        unseen.append(say("unseen end"))
     if run.timings.is_bound:
         return say("seen none")
     seen = say("seen", count=counted(steps, "step" if watched else unit))

@@ -322,9 +322,10 @@ TEMPLATES = {
     "step bar": "{device}: a step {step:time}:",
     "seen": "Seen: {count}.",
     "seen none": "Seen: no step on the CPU.",
-    "unseen": "Not seen: {what:commas}.",
+    "unseen": "Not seen, so not counted: {what:commas}.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
+    "unseen end": "what follows the last step",
     "few steps seen": "--seconds allows more.",
     "stall": "{stall.file}:{stall.line} has `{stall.what}` in each step: the host waits for a GPU "
     "there. {mend}",

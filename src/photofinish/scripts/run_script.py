@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,16 +44,30 @@ _LEAST_SECONDS = 10.0
 _PRECISE = 0.02
 """Relative error of a step that is small enough, by hand. Two runs differ by more."""
 UNSEEN_SECONDS = 30.0
-"""Time after the import of another library from which on torch is not expected."""
+"""Time after the import of another library from which on torch is not expected.
+
+After a first batch or module, a step may take longer, as of many accumulated gradients: one line
+says that none was seen, and the script goes on.
+"""
 _BESIDE_TORCH = {"sklearn"}
 """Libraries that scripts import long before torch."""
 _NEEDS_GPU = re.compile(r"^(?! *File ).*(cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b)", re.I | re.M)
+_NO_STEP = (
+    "no step of an optimizer so far. If the script trains already, its steps can't be seen: "
+    "`for batch in photofinish.steps(loader)` times them"
+)
 _HARD_CODED = (
     f" This run has no GPU. If the command asks for one, write {PLACEHOLDER} in its place, for "
     f"example `--device {PLACEHOLDER}`: it becomes cpu, and then the GPU's name."
 )
 _LAST_LINES = 40
-_OUTPUT = "output.txt"
+_KEPT_BYTES = 64 * 1024
+"""Most output that is kept: 40 lines of 1,600 characters."""
+SILENT_SECONDS = 5.0
+"""Time after which a line without its end is shown, by hand: a question waits for an answer."""
+_MOST_SHOWN_BYTES = 200
+_HELD_SECONDS = 2.0
+"""Time to wait for the rest of the output, as a process that outlives the command may hold it."""
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
@@ -127,22 +142,20 @@ def watch(
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
             _Progress(kind, shows_output=limits.shows_output) as progress,
-            (folder / _OUTPUT).open("wb") as file,
             _running(
                 command,
                 os.environ | variables,
-                None if limits.shows_output else file,
+                shows_output=limits.shows_output,
                 takes_input=takes_input,
             ) as process,
         ):
-            sample = WatchedScript(folder)
+            sample, printed = WatchedScript(folder), _Output(process.stdout)
             load = load_monitor(kind, variables)
-            status = _follow(process, progress, sample, load, limits)
+            status = _follow(process, progress, printed, sample, load, limits)
             ended_at = _clock()
             load.sample()
         sample.read()
-        lines = (folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").splitlines()
-    output, trained = "\n".join(lines[-_LAST_LINES:]), sample.process
+    output, trained = printed.last_lines(), sample.process
     if trained:
         trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
     watched = Watched(
@@ -210,8 +223,8 @@ def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dic
 def _running(
     command: Sequence[str],
     environment: dict[str, str],
-    output: IO[bytes] | None,
     *,
+    shows_output: bool,
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command, and kill it at the end."""
@@ -220,8 +233,8 @@ def _running(
             command,
             env=environment,
             stdin=None if takes_input else subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
+            stdout=None if shows_output else subprocess.PIPE,
+            stderr=None if shows_output else subprocess.STDOUT,
             start_new_session=True,
         )
     except OSError as error:
@@ -232,6 +245,39 @@ def _running(
     finally:
         kill_tree(process.pid)
         process.wait()
+
+
+class _Output:
+    """Last part of a command's output. A thread reads it, so that the command never waits."""
+
+    def __init__(self, pipe: IO[bytes] | None) -> None:
+        self._kept, self._came_at, self._shown = b"", _clock(), b""
+        self._reading = threading.Thread(target=self._read, args=(pipe,), daemon=True)
+        self._reading.start()
+
+    def _read(self, pipe: IO[bytes] | None) -> None:
+        if pipe is None:  # the output is shown
+            return
+        with pipe:
+            while came := os.read(pipe.fileno(), _KEPT_BYTES):
+                self._kept, self._came_at = (self._kept + came)[-_KEPT_BYTES:], _clock()
+
+    def new_question(self) -> str | None:
+        """Return a last line without its end, once nothing has followed it for a while.
+
+        A progress bar is none: it begins with a carriage return.
+        """
+        line = self._kept.rpartition(b"\n")[2]
+        is_silent = _clock() - self._came_at > SILENT_SECONDS
+        if not line.strip() or line == self._shown or b"\r" in line or not is_silent:
+            return None
+        self._shown = line
+        return line[-_MOST_SHOWN_BYTES:].decode(errors="replace").strip()
+
+    def last_lines(self) -> str:
+        """Return the last lines once the command has ended."""
+        self._reading.join(_HELD_SECONDS)
+        return "\n".join(self._kept.decode(errors="replace").splitlines()[-_LAST_LINES:])
 
 
 class _Progress:
@@ -271,12 +317,13 @@ class _Progress:
 def _follow(
     process: subprocess.Popen[bytes],
     progress: _Progress,
+    output: _Output,
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
-    began_at, has_begun, has_warned = _clock(), False, False
+    began_at, has_begun, said = _clock(), False, ""
     while True:
         try:
             return process.wait(_POLL_SECONDS)
@@ -291,12 +338,17 @@ def _follow(
             awaited = "an optimizer's first step"
             awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
+            if question := output.new_question():
+                progress.say(f"the script printed {question!r}, and nothing since")
             others = trained.imported_instead(now - UNSEEN_SECONDS)
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
-            if others and not has_warned:
-                progress.say(f"the script imported {listed(others)}, and no torch so far")
-                has_warned = True
+            warning = f"the script imported {listed(others)}, and no torch so far" if others else ""
+            if trained.has_torch and now - (trained.seen_at or began_at) > UNSEEN_SECONDS:
+                warning = _NO_STEP
+            if warning not in ("", said):
+                progress.say(warning)
+                said = warning
             continue
         if not has_begun:
             load.begin()

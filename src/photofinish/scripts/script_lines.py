@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,10 +41,16 @@ class Length(NamedTuple):
     """Place of the innermost loop, if loops have it."""
     is_part: bool = False
     """True if the training has it an unknown number of times, such as for each of some folds."""
+    may_stop: bool = False
+    """True if a condition in its loops may end it sooner."""
 
     @property
     def is_steps(self) -> bool:
         return unit_of(self.name) == "steps"
+
+    @property
+    def at_most(self) -> str:
+        return "up to " if self.may_stop else ""
 
     @property
     def is_perhaps_a_start(self) -> bool:
@@ -60,7 +65,8 @@ def _sum(lengths: Sequence[Length]) -> Length | None:
     if any(each.is_part for each in lengths):
         return None
     by = " and ".join(dict.fromkeys(each.by for each in lengths))
-    return lengths[0]._replace(value=sum(each.value for each in lengths), by=by)
+    value, may_stop = sum(each.value for each in lengths), any(each.may_stop for each in lengths)
+    return lengths[0]._replace(value=value, by=by, may_stop=may_stop)
 
 
 class WatchedScript:
@@ -85,10 +91,12 @@ class WatchedScript:
 
     @property
     def process(self) -> Process | None:
-        """Process that trains, else a process that imported torch, else None."""
-        processes = [*self._processes.values()]
-        key = operator.attrgetter("taken_steps", "has_torch")
-        return max(processes, key=key, default=None)
+        """Process with most steps, else one with unseen steps or most batches, else with torch."""
+
+        def rank(each: Process) -> tuple[object, ...]:
+            return each.taken_steps, bool(each.unseen), each.seen, each.has_torch
+
+        return max(self._processes.values(), key=rank, default=None)
 
 
 class Process:

@@ -64,7 +64,8 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
 
 def _epochs(length: Length) -> str:
     epochs = round(float(length.value), 2)
-    return f"{counted(int(epochs) if epochs.is_integer() else epochs, 'epoch')} ({length.by})"
+    count = counted(int(epochs) if epochs.is_integer() else epochs, "epoch")
+    return f"{length.at_most}{count} ({length.by})"
 
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
@@ -135,7 +136,7 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
         return
     length = whole_length(run, wanted)
     if length and length.is_steps:
-        name = f"{length.value:,.0f} steps ({length.by})"
+        name = f"{length.at_most}{length.value:,.0f} steps ({length.by})"
         yield WholeJob(name, *in_epochs(length.value, epoch_steps))
         return
     if length and epoch_steps:
