@@ -83,7 +83,7 @@ def read_references(
         except ValidationError:
             print(
                 f"{path} can't be read by this version, so it is left out. "
-                f"`photofinish reference` records it again.",
+                f"`photofinish reference` on its machine records it again.",
                 file=sys.stderr,
             )
     return references
