@@ -367,6 +367,9 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
     timings: Any = SimpleNamespace(
         loader=found,
         planned_epochs=trainer.experiment.epochs,
+        startup_seconds=0.0,
+        once_seconds=0.0,
+        passes_seconds=sum(epochs),
         measured_epoch_seconds=statistics.fmean(epochs),
         epoch_by_parts=None,
         epoch_seconds=epochs,
@@ -385,7 +388,7 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
     run: Any = SimpleNamespace(experiment="planted", timings=timings)
     remedies = loader_remedies(run, costs)
     if by == "batch size":
-        remedies = [each for each in (larger_batch(run, costs),) if each.predicted.is_worth_it]
+        remedies = [each for each in (larger_batch(run, costs),) if each.is_worth_it(run.timings)]
     return next((remedy for remedy in remedies if by in (None, remedy.by)), None)
 
 

@@ -70,6 +70,7 @@ class Jobs:
 
 START_UP = {"startup_seconds": 10.0}
 RENT = r"(?P<here>{t}) here; on a T4 ~(?P<there>{t}) \({n}-{n}\) after (?P<start>{t}) of start"
+RANGE = r"(?P<here>{t}) \({n}-(?P<longest>{n})\)"
 SPEEDUP = r"(?P<x>{n})x \((?P<low>{n})-(?P<high>{n})\)"
 GPU = rf"(?P<there>{{t}}) on the Some GPU, (?P<here>{{t}}) on the CPU: {SPEEDUP}"
 CASES: dict[str, tuple[Case, str, str]] = {
@@ -89,7 +90,7 @@ CASES: dict[str, tuple[Case, str, str]] = {
         lambda jobs: jobs.rent(700.0, worth_saving=60.0),
         rf"No, not for rent\. {RENT}: gains ~(?P<gain>{{t}}), (?P<asked>{{t}}) asked\..*",
         r"stay\. Renting pays surely from \d+ runs, perhaps from \d+\. "
-        r"A GPU you already have: ~{n}x \({n}-{n}\)\.",
+        r"On a T4 of your own: ~{n}x \({n}-{n}\)\.",
     ),
     "no, shorter than a start": (
         lambda jobs: jobs.rent(200.0),
@@ -104,13 +105,13 @@ CASES: dict[str, tuple[Case, str, str]] = {
     ),
     "close call": (
         lambda jobs: jobs.rent(3600.0, worth_saving=56.0, rental_minutes=0.1),
-        r"Close call\. (?P<here>{t}) here, ~(?P<total>{t}) \({n}-{n}\) on a T4 with its start: "
+        rf"Close call\. {RANGE} here, ~(?P<total>{{t}}) \({{n}}-{{n}}\) on a T4 with its start: "
         r"gains (?P<least>{n})-(?P<most>{t}), (?P<asked>{t}) asked\..*",
         r"one run: stay\. \d+ or more: `photofinish rent T4`\.",
     ),
     "can't tell, by the GPU's time": (
         lambda jobs: jobs.rent(850.0),
-        r"Can't tell yet: ~{t} \({n}-{n}\) on a T4 with its start, {t} here\. "
+        rf"Can't tell yet: ~{{t}} \({{n}}-{{n}}\) on a T4 with its start, {RANGE} here\. "
         r"It gains (?P<least>{n})-(?P<most>{t}), and (?P<asked>{t}) are asked\.",
         r"`photofinish rent T4` \(~{t}, {n} USD\)\.",
     ),
@@ -118,6 +119,16 @@ CASES: dict[str, tuple[Case, str, str]] = {
         lambda jobs: jobs.first_epochs(6.0, 9.0, 7.0),
         r"Can't tell yet: ~{t}.* on a T4 with its start, ~{t}.* here\. It gains .* asked\.",
         r"`time_limit: \d+ s` in params\.yaml \({t} more\)\.",
+    ),
+    "use, yes": (
+        lambda jobs: jobs.rent(3600.0, rental_minutes=0.0, worth_saving=0.0),
+        r"Probably yes, use a T4: ~(?P<total>{t}) \({n}-{n}\), not (?P<here>{t})\.",
+        r"train on a T4\.",
+    ),
+    "use, no": (
+        lambda jobs: jobs.rent(20.0, rental_minutes=0.0, worth_saving=0.0),
+        r"No\. (?P<here>{t}) here; on a T4 ~(?P<there>{t}) \({n}-{n}\)\.",
+        r"stay on this CPU\.",
     ),
     "GPU here, yes": (
         lambda jobs: pair_of(jobs.cpu(125.0), jobs.gpu(10.0)),
@@ -186,6 +197,7 @@ def test_each_case_has_its_two_lines_and_its_word_follows_from_the_numbers_on_th
         most, asked = minutes(said["most"]), minutes(said["asked"])
         least = minutes(f"{said['least']} {said['most'].split()[1]}")
         assert least < asked < most
+        assert most <= minutes(f"{said['longest']} {said['here'].split()[1]}")
         assert word == (
             "Close call" if 0.8 * asked < least and most < 1.25 * asked else "Can't tell yet"
         )

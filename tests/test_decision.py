@@ -16,25 +16,32 @@ from result_files import (
     pair_of,
     paired,
     resident_tried,
+    text_of,
     trained,
     with_record,
     with_timings,
 )
 
+from photofinish.answer.candidates import Runs
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.grid import grid
 from photofinish.answer.result import Trained
+from photofinish.commands.ask_terms import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput, Schedule
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import summary
+from photofinish.reporting.answer_words import legend, summary, with_article
 from photofinish.reporting.answers_picture import all_jobs
+from photofinish.reporting.ask_files import JobAnswer
+from photofinish.reporting.ask_lines import bars, repaid_line
 from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.job_pictures import job_pictures
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
+from photofinish.scripts.script_record import WholeJob
 
 Job = Callable[..., Trained]
 STARTUP_SECONDS = 2.5
@@ -147,10 +154,10 @@ def test_a_bound_says_no_only_if_it_is_below_the_limit_at_its_end(job: Job) -> N
     ("seconds", "settings", "answer", "action"),
     [
         (13.0, {}, "No", Action("stay here", "T4")),
-        (550.0, {}, "No", Action("stay here", "T4", 3, 2)),
+        (550.0, {}, "No", Action("stay here", "T4", Runs(2, 3))),
         (550.0, {"worth_saving": 1.0, "rental_minutes": 1.0}, "Probably yes", Action("rent", "T4")),
         (850.0, {}, "Can't tell", Action("try a GPU", "T4")),
-        (1000.0, {"worth_saving": 60.0}, "No", Action("stay here", "T4", 7, 4)),
+        (1000.0, {"worth_saving": 60.0}, "No", Action("stay here", "T4", Runs(4, 7))),
         (3600.0, {}, "Probably yes", Action("rent", "T4")),
     ],
 )  # fmt: skip
@@ -286,6 +293,9 @@ def test_the_word_follows_from_the_numbers_on_its_line(
         assert line.startswith(("Close call. ", "Can't tell yet: "))
         low, high = worth.gained
         assert low < 5 * 60 <= high
+    if gain := re.search(r"gains (?:at most |[\d.]+-)([\d.]+) min", line):
+        (longest,) = re.findall(r"\([\d.]+-([\d.]+)(?:, [^)]*)?\) here", line)
+        assert float(gain[1]) <= float(longest)  # min, too
     intervals = re.findall(r"\((\d[\d.,]*)-(\d[\d.,]*)[,)]", line)
     assert all(float(high.replace(",", "")) <= 10.5 * float(low) for low, high in intervals)
 
@@ -311,6 +321,123 @@ def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
     assert [each.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
     assert "asked" in found[1].answer
     assert found[1].action.startswith("one run: stay. 2 or more: `photofinish rent T4`")
+
+
+FREE_T4 = Prices(accelerator_hour={"T4": 0.0})
+
+
+@pytest.mark.parametrize("seconds", [20.0, 200.0, 560.0, 3600.0])
+@pytest.mark.parametrize(
+    ("settings", "start"),
+    [
+        (Terms("T4", 0.0).applied_to(Comparing()), None),
+        (Terms("T4", 0.0, 0.0).applied_to(Comparing()), None),
+        (Terms("T4", None, 0.0).applied_to(Comparing()), "5 min"),
+        (Terms("T4", 1.0, 0.0).applied_to(Comparing()), "60 s"),
+        (Terms("RTX-4090").applied_to(Comparing()), None),
+        (Terms("RTX-4090", None, 0.0).applied_to(Comparing()), None),
+        (Terms("RTX-4090", 3.0).applied_to(Comparing()), "3 min"),
+        (Comparing(accelerators=("T4",), rental_minutes=0.0), None),
+        (Comparing(accelerators=("T4",), prices=FREE_T4), "5 min"),
+    ],
+)
+def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rented(
+    job: Job, seconds: float, settings: Comparing, start: str | None
+) -> None:
+    pair = pair_of(with_timings(job(seconds), operations=HOUR_STEP), settings=settings)
+    decision = decide(pair)
+    found, whole = verdict(pair, decision), WholeJob("an hour", 1.0, 1.0, is_hour=True)
+    pictures, left_out = job_pictures(pair, decision)
+    texts = [text_of(found), *bars(pair, decision), *legend([decision], found.lines(), None)]
+    texts += [repaid_line(JobAnswer(whole, pair, decision)) or "", *left_out]
+    texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
+    record = answer_record(pair, found)
+    text = "\n".join([*texts, all_jobs([pair], [decision]).description, record.model_dump_json()])
+    assert not re.search(r"\brent(ed|ing)?\b|\b0 s to start|\b0 s of|\b0 s are|0\.00 USD", text)
+    assert (record.about, record.action.accelerator) == ("using", None)
+    said = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?start\b", text)
+    assert set(said) == ({start} if start else set())
+    if not start:
+        assert "its start" not in text
+        assert "of the machine" not in text
+    if start is None and not settings.worth_saving:
+        assert "asked" not in text
+    if decision.answer == "Probably yes":
+        assert found.action == f"train on {with_article(settings.accelerators[0])}."
+
+
+def test_a_gpu_with_a_price_of_the_users_is_rented_though_no_list_has_it(job: Job) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP)
+    settings = Terms("RTX-4090", None, 0.4).applied_to(Comparing())
+    found = verdict(pair_of(cpu, settings=settings))
+    assert found.answer.startswith("Probably yes, rent an RTX-4090: ~5.5 min")
+    assert found.action == "`photofinish rent RTX-4090`."
+
+
+def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown(job: Job) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP)
+    shown = []
+    for name in ("H200", "T4"):
+        pair = pair_of(cpu, settings=Comparing(accelerators=(name,)))
+        decision = decide(pair)
+        found = verdict(pair, decision)
+        pictures = {each.caption: each for each in job_pictures(pair, decision)[0]}
+        (row,) = (line for line in bars(pair, decision) if name in line)
+        shown.append((found.answer, row, pictures["Which GPU?"].description))
+        (candidate,) = answer_record(pair, found).candidates
+        assert candidate.hour_price
+        assert candidate.hour_price.gpus == (8 if name == "H200" else 1)
+    assert all("(8-GPU machine)" in text for text in shown[0])
+    assert not any("machine)" in text for text in shown[1])
+
+
+def test_of_all_gpus_one_that_can_be_rented_decides_and_of_some_also_the_users_own(
+    job: Job,
+) -> None:
+    cpu = with_timings(job(3600.0), operations=HOUR_STEP)
+    every, two = (
+        decide(pair_of(cpu, settings=Terms(names).applied_to(Comparing())))
+        for names in ("all", "RTX-3060,T4")
+    )
+    assert (every.about, every.answer) == ("renting", "Probably yes")
+    assert (two.about, two.gpu_name) == ("using", "RTX-3060")  # which costs nothing more
+
+
+@pytest.mark.parametrize("worth_saving", [5.0, 30.0, 600.0])
+def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
+    job: Job, worth_saving: float
+) -> None:
+    """By these numbers a T4 is no faster at 200 s, and perhaps not at 300 s."""
+    settings = T4.model_copy(update={"worth_saving": worth_saving})
+    named = []
+    for seconds in (200.0, 240.0, 300.0, 350.0, 450.0, 500.0):
+        cpu = with_timings(job(seconds), operations=HOUR_STEP)
+        pair = pair_of(cpu, settings=settings)
+        decision = decide(pair)
+        texts = [verdict(pair, decision).action]
+        texts += [each.note for each in job_pictures(pair, decision)[0]]
+        for text in texts:
+            if "run" not in text:
+                continue
+            runs = re.search(r"urely from (\d+) runs(?:, perhaps from (\d+))?\.", text)
+            assert runs, text
+            surely, perhaps = int(runs[1]), int(runs[2] or runs[1])
+            assert surely <= min(100, 10 * perhaps)
+            assert decision.worth.gained_seconds > -300.0  # the start: it is faster
+            named.append(seconds)
+    known = (350.0, 450.0, 500.0) if worth_saving < 600.0 else ()
+    assert named == [seconds for seconds in known for _ in ("answer", "picture")]
+
+
+def test_a_sample_that_ended_before_its_limit_is_not_asked_for_more_seconds(job: Job) -> None:
+    """The sample ended after 10 s, as it was precise. Three times as many are within its limit."""
+    epochs = (1.7 * (1 + 0.3 * (-1) ** number) for number in range(6))
+    step = HOUR_STEP.model_copy(update={"flops": 10**11, "saved_tensor_bytes": 10**7})
+    cpu = unevenly(with_timings(job(100.0), operations=step), *epochs, left=470)
+    pair = pair_of(cpu, settings=T4)
+    assert decide(pair, sampled_seconds=10.0).action.kind == "measure longer"
+    asked = decide(pair, sampled_seconds=60.0)
+    assert (asked.answer, asked.action.kind) == ("Can't tell", "try a GPU")
 
 
 def test_without_gpus_to_rent_the_answer_says_what_has_no_estimate(job: Job) -> None:
@@ -395,7 +522,7 @@ def test_a_gpu_of_ones_own_is_no_faster_than_this_machine_lets_it(job: Job) -> N
 @pytest.mark.parametrize(
     ("names", "step", "why"),
     [
-        (("T4",), {"saved_activations": 10**11}, "a T4 has 16 GiB"),
+        (("T4",), {"saved_activations": 10**11}, "needs at least 373 GiB, and a T4 has 16"),
         (("M1",), {}, "no estimates for M1"),
         ((), {}, "No accelerator is named"),
     ],

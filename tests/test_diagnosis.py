@@ -71,10 +71,12 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
     ) -> Trained:
         attribution = made_up_attribution(**{"waiting": 0.001, **parts})
         in_turn_seconds = sum(part[0] for part in attribution.parts.model_dump().values())
+        seconds = epoch_seconds or 38 * in_turn_seconds
         result = trained(
             make_result,
             device=device,
-            epoch_seconds=(epoch_seconds or 38 * in_turn_seconds,) * 5,
+            epoch_seconds=(seconds,) * 5,
+            total_seconds=0.5 + 5 * (seconds + 0.1),
             step_seconds=(step_seconds,) * steps,
             attribution=attribution,
         )
@@ -87,7 +89,12 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
         return with_timings(
             with_record(result, experiment=experiment),
-            **{"host": host, "training_image_count": 608, **(timings or {})},
+            **{
+                "host": host,
+                "training_image_count": 608,
+                "startup_seconds": 0.5,
+                **(timings or {}),
+            },
         )
 
     return make
@@ -374,6 +381,8 @@ def gained(milliseconds: float, rest: float = 2) -> tuple[float, float]:
     return low, high
 
 
+MOSTLY_ELSE = {"timings": {"total_seconds": 60.0}}
+"""A job whose steps take 2 s of a minute: it gains less than 5 % by them."""
 LARGER_GAIN = 8 * 11 / (16 * 1.07 + 8), 8 * 11 / (16 / 1.07 + 1)
 NO_GAIN = {
     "waiting": 0.0001,
@@ -442,6 +451,11 @@ NO_GAIN = {
         (
             {"waiting": 0.002, **tried(tf32=8, free=4)},
             "compute-bound", "deterministic: false", gained(4),
+        ),
+        ({**LARGER, **MOSTLY_ELSE}, "launch-bound", "no gain", None),
+        (
+            {"waiting": 0.002, **tried(bf16=4), **MOSTLY_ELSE},
+            "compute-bound", "used well", None,
         ),
         ({"threads": 8}, "CPU held back", "untried threads", None),
         ({"waiting": 0.002, "threads": 2}, "CPU held back", "untried threads", None),

@@ -17,6 +17,7 @@ from result_files import (
     trained,
     with_timings,
 )
+from test_answer_cases import Jobs
 from test_default_jobs import cpu_result, shipped
 
 from photofinish.answer.comparison import Comparison
@@ -51,15 +52,19 @@ def default_job(
 
 
 def test_renting_pays_from_as_many_runs_as_the_answer_says(make_result: MakeResult) -> None:
-    pair = default_job(make_result, "digits-cnn")
+    pair = Jobs(make_result).rent(450.0)
     picture, action = drawn(pair)["When does renting pay?"], action_text(pair, decide(pair))
-    runs = re.search(r"pays (.* runs)\. ", action)
+    runs = re.search(r"pays (.*?)\. ", action)
     assert runs
     assert picture.note.lower() == f"{runs[1]}."
     assert {"runs", "on this CPU", "T4 and its start"} <= set(texts(picture))
     assert picture.note in picture.description
     yes = drawn(default_job(make_result, "pictures-resnet"))["When does renting pay?"]
     assert yes.note == "From the first run."
+    unsure = default_job(make_result, "digits-cnn")
+    pictures, reasons = job_pictures(unsure, decide(unsure))
+    assert "When does renting pay?" not in {each.caption for each in pictures}
+    assert any("from how many on renting pays is not known" in reason for reason in reasons)
 
 
 def test_each_gpu_with_a_price_is_a_named_dot_and_the_answers_is_filled(

@@ -180,9 +180,9 @@ def test_without_an_accelerator_estimates_records_and_bounds_decide(
     expected = {
         "long": "Probably yes, rent a T4: ~",
         "short": "No, not for rent. 31 s here; on a T4 ~",
-        "recorded": "No, not for rent. 100 s here; on a Some GPU 10 s",
+        "recorded": "Probably yes, use a Some GPU: 10 s (",
         "startup": "No. 60 s here, and no GPU makes it more than 1.",
-        "unknown": "No, not for rent. 62 s here, and a rented machine takes 5 min to start.",
+        "unknown": "No, not for rent. 62 s here, and a machine with a GPU takes 5 min to start.",
         "open": "Can't tell: 50 min here, and no estimate for a GPU. ",
     }
     assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected

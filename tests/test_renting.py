@@ -16,12 +16,15 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.answer.prices import price_of
+from photofinish.commands.ask import print_answers
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
+from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
+from photofinish.scripts.script_record import WholeJob
 
 GIB = 2**30
 STEP = SMALL_STEP.model_copy(
@@ -154,6 +157,22 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
     assert len(gpus) == len(set(gpus)) == 4  # the answer's, and the fastest
 
 
+def test_memory_that_fits_is_told_in_the_unit_of_the_gpus(make_pair: MakePair) -> None:
+    pairs = [make_pair(step, 3600.0, accelerators=("T4",)) for step in (SMALL_STEP, STEP)]
+    small, large = (bars(pair, decide(pair))[1] for pair in pairs)
+    assert small.endswith("fits (under 0.1 of 16 GiB)")
+    assert large.endswith("fits (5 of 16 GiB)")
+
+
+def test_why_there_are_no_estimates_is_said_once(
+    make_pair: MakePair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seconds in (0.0, 3600.0):  # too short to rent, and open
+        pair = make_pair(None, seconds, accelerators=("T4",))
+        print_answers([JobAnswer(WholeJob("job", 5, 38.0), pair, decide(pair))])
+        assert capsys.readouterr().out.lower().count("several processes") == 1
+
+
 def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePair) -> None:
     small = {"flops": 10**6, "saved_activations": 1, "saved_tensor_bytes": 1, "images": 1}
     pair = make_pair(STEP.model_copy(update=small), 60.0, accelerators=("T4",))
@@ -183,6 +202,7 @@ def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
     assert (listed.amount, listed.where) == (3.673385, "gcp a2-highgpu-1g, us-central1")
     of_eight: Any = price_of("H200", Prices())
     assert of_eight.where.endswith("8 of them together")
+    assert (of_eight.gpus, listed.gpus, own.gpus) == (8, 1, 1)
     assert price_of("A100", Prices(currency="EUR")) is None  # list prices are in dollars
     assert price_of("M1", Prices()) is None
 

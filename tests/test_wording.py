@@ -48,6 +48,12 @@ def test_an_interval_has_the_unit_of_its_time_and_none_if_it_is_twelve_times_wid
     assert wording.span(12.0, (11.9, 12.1)) == "12 s"
     assert wording.span(12.0, (1.0, 13.0)) == "not known"
     assert wording.between((294.0, 390.0)) == "4.9-6.5 min"
+    assert wording.between((-120.0, 840.0)) == "-2 to 14 min"
+
+
+def test_memory_is_compared_with_a_gpus_in_one_unit() -> None:
+    sizes = {369_050: "under 0.1", 2**30: "1", 40 * 2**30: "40"}
+    assert {size: wording.gibibytes(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize(

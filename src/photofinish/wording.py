@@ -54,10 +54,11 @@ def is_wide(interval: tuple[float, float]) -> bool:
 
 
 def between(interval: tuple[float, float]) -> str:
-    """Return the ends of a time's interval in one unit: `11-13 s`."""
+    """Return the ends of a time's interval in one unit: `11-13 s`, or `-2 to 13 s`."""
     low, high = ends_in_unit(interval[1], interval)
     unit = seconds(interval[1]).split()[1]
-    return f"{high} {unit}" if low == high else f"{low}-{high} {unit}"
+    dash = "-" if interval[0] >= 0 else " to "
+    return f"{high} {unit}" if low == high else f"{low}{dash}{high} {unit}"
 
 
 def ends_in_unit(value: float, interval: tuple[float, float]) -> tuple[str, str]:
@@ -141,6 +142,11 @@ def faster(speedup: float, interval: tuple[float, float] | None = None) -> str:
 def interval_text(interval: tuple[float, float]) -> str:
     """Return `1.9 to 2.1`."""
     return " to ".join(map(ratio, interval))
+
+
+def gibibytes(count: float) -> str:
+    """Return a number of GiB, to compare with a GPU's memory: `40`, `under 0.1`."""
+    return "under 0.1" if count < 0.1 * 2**30 else _short(count / 2**30)
 
 
 def byte_size(count: float) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.prices import Price, cost_of, price_of
+from photofinish.answer.prices import HERE, Terms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
@@ -18,16 +18,21 @@ from photofinish.results.references import hardware
 from photofinish.wording import is_wide
 
 Answer = Literal["Yes", "Probably yes", "No", "Close call", "Can't tell"]
-About = Literal["the GPU here", "renting", "any GPU"]
-"""Question of an answer. `any GPU` is about a bound that holds for all GPUs."""
+About = Literal["the GPU here", "renting", "using", "any GPU"]
+"""Question of an answer.
+
+`using` is about a GPU elsewhere that needs no rent, `any GPU` about a bound that holds for all.
+"""
 Basis = Literal["measured", "recorded", "estimated", "bound"]
 Reason = Literal[
     "start-up", "loading", "copying", "launch overhead", "arithmetic",
     "saves enough", "may save enough", "saves too little", "saves nothing", "too short",
     "not known", "no estimate",
 ]  # fmt: skip
-MOST_RUNS = 1000
-"""Largest number of runs that an answer suggests, by hand."""
+MOST_RUNS = 100
+"""Largest number of runs that an answer names, by hand. Few jobs run more often unchanged."""
+WIDEST_RUNS = 10
+"""Largest ratio of the numbers of runs that an answer names, by hand. Others tell too little."""
 CLOSE = 0.8, 1.25
 """Shares of a limit between which an interval around it is a close call, by hand."""
 
@@ -46,17 +51,32 @@ class Candidate:
     """Short name, such as `T4`."""
     basis: Basis
     time: UncertainTime
-    price: Price | None = None
+    terms: Terms = HERE
     option: RentalOption | None = None
     """Accelerator whose time is estimated."""
     timings: JobTimes | None = None
     """Times that were measured or recorded."""
 
-    def value(self, start_seconds: float) -> tuple[bool, float, float]:
-        """Return a sort key: doubt about the memory, then cost with the start, then time."""
-        cost = cost_of(start_seconds + self.time.seconds, self.price)
+    @property
+    def with_start_seconds(self) -> float:
+        return self.terms.start_seconds + self.time.seconds
+
+    @property
+    def interval_with_start(self) -> Interval:
+        low, high = self.time.interval
+        return low + self.terms.start_seconds, high + self.terms.start_seconds
+
+    @property
+    def cost(self) -> float | None:
+        """Cost of the job, including a rented machine's start."""
+        return cost_of(self.with_start_seconds, self.terms.price)
+
+    @property
+    def value(self) -> tuple[bool, float, float]:
+        """Sort key: doubt about the memory, then cost with the start, then time."""
         has_room = self.option is None or self.option.fits == "yes"
-        return not has_room, math.inf if cost is None else cost, self.time.seconds
+        cost = self.cost if self.cost is not None else math.inf if self.terms.is_rented else 0.0
+        return not has_room, cost, self.time.seconds
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
@@ -77,8 +97,8 @@ def recorded(pair: Comparison) -> list[Candidate]:
     found: dict[str, Candidate] = {}
     for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
         name = short_name(hardware("gpu", timings))
-        price = price_of(name, pair.settings.prices) if name in accelerators() else None
-        candidate = Candidate(name, "recorded", job_time(timings), price, timings=timings)
+        terms = terms_of(name, pair.settings)
+        candidate = Candidate(name, "recorded", job_time(timings), terms, timings=timings)
         found.setdefault(name, candidate)
     return list(found.values())
 
@@ -95,7 +115,7 @@ def estimated(pair: Comparison) -> list[Candidate]:
     for option in pair.renting.options:
         if option.estimate and option.fits != "no":
             name, time = option.accelerator.name, option.estimate.job
-            found.append(Candidate(name, "estimated", time, option.price, option))
+            found.append(Candidate(name, "estimated", time, option.terms, option))
     return found
 
 
@@ -110,6 +130,15 @@ def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
             weakest = next((each for each in same if each.basis == "estimated"), candidate)
             found.append(replace(weakest, time=total([each.time for each in same])))
     return found
+
+
+class Runs(NamedTuple):
+    """Numbers of runs for which a GPU is rented once."""
+
+    perhaps: int
+    """Smallest number that may pay."""
+    surely: int
+    """Smallest number that surely pays."""
 
 
 @dataclass(frozen=True)
@@ -129,16 +158,12 @@ class Worth:
     """True if the reason is about the GPU's job, False if it is about the CPU's."""
     limit: float = math.inf
     """Speed-up that no GPU exceeds, for an answer about any GPU."""
-    start_seconds: float = 0.0
-    """Time to start and set up a rented machine."""
-    worth_seconds: float = 0.0
-    """Time that a rented machine must save in addition to its start."""
+    terms: Terms = HERE
+    """Terms of the GPU, or if none has an estimate, of the one that must save least."""
     jobs: int = 1
     """Number of experiments that are trained on the GPU."""
     saved: Interval = (-math.inf, math.inf)
     """Interval of the time that one run saves, without a rented machine's start."""
-    runs: int | None = None
-    """Smallest number of runs that is surely worth renting, if one is not enough."""
 
     @property
     def basis(self) -> Basis:
@@ -154,15 +179,15 @@ class Worth:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
-    def least_seconds(self) -> float:
-        """Time that one run must save, including a rented machine's start."""
-        return self.start_seconds + self.worth_seconds
+    def is_elsewhere(self) -> bool:
+        """True if it is about a GPU that is rented, or used elsewhere."""
+        return self.about in ("renting", "using")
 
     @property
     def gained(self) -> Interval:
         """Interval of the time that one run saves after a rented machine's start."""
         low, high = self.saved
-        return low - self.start_seconds, high - self.start_seconds
+        return low - self.terms.start_seconds, high - self.terms.start_seconds
 
     @property
     def gained_seconds(self) -> float:
@@ -172,7 +197,7 @@ class Worth:
     @property
     def there_seconds(self) -> float:
         """Time on the GPU with a rented machine's start."""
-        return (self.gpu.time.seconds if self.gpu else math.inf) + self.start_seconds
+        return self.gpu.with_start_seconds if self.gpu else math.inf
 
     @property
     def gain(self) -> float:
@@ -180,13 +205,11 @@ class Worth:
         return self.here.seconds / self.there_seconds if self.gpu else 1.0
 
     @property
-    def fewest_runs(self) -> int | None:
-        """Smallest number of runs that may be worth renting."""
-        high = self.saved[1]
-        runs = self.least_seconds / high if high > 0 else math.inf
-        return math.ceil(runs) if 0 < runs <= MOST_RUNS else None
-
-    @property
-    def cost(self) -> float | None:
-        """Cost of one run, including a rented machine's start."""
-        return cost_of(self.there_seconds, self.gpu.price) if self.gpu else None
+    def runs(self) -> Runs | None:
+        """Runs that pay for renting, or None if they are not known well or are too many."""
+        low, high = self.saved
+        if self.about != "renting" or low <= 0:
+            return None
+        perhaps, surely = (math.ceil(self.terms.least_seconds / each) for each in (high, low))
+        is_known = surely <= min(MOST_RUNS, WIDEST_RUNS * perhaps)
+        return Runs(perhaps, surely) if is_known else None

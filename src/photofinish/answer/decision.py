@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Worth, candidates
+from photofinish.answer.candidates import About, Answer, Runs, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.own_gpu import bounded, measured, not_estimated
@@ -21,7 +21,7 @@ from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes
 from photofinish.answer.uncertainty import MACHINE
-from photofinish.config.compare import Comparing, accelerators
+from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
 LEAST_GAIN = 1.1
@@ -56,10 +56,8 @@ class Action:
     ]  # fmt: skip
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
-    runs: int | None = None
-    """Smallest number of runs for which renting is surely worth it."""
-    fewest_runs: int | None = None
-    """Smallest number of runs for which renting may be worth it."""
+    runs: Runs | None = None
+    """Numbers of runs that pay for renting."""
     remedy: Remedy | None = None
     fewer: FewerEpochs | None = None
     seconds: float = 0.0
@@ -93,34 +91,35 @@ class Decision:
         return self.worth.gpu.name if self.worth.gpu else None
 
 
-def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
+def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep.
 
     Those without an estimate are a separate sweep, because a sweep needs an estimate for each.
+    `sampled_seconds` is the maximum time of training that a sample had.
     """
     sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
         if not pair.compared:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(_sweep(pair))) for pair in pairs]
+    return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
     return pair.cpu.sweep, bool(candidates(pair))
 
 
-def decide(pair: Comparison) -> Decision:
+def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
     """Decide for a single experiment, without its sweep."""
-    (decision,) = decide_all([pair])
+    (decision,) = decide_all([pair], sampled_seconds)
     return decision
 
 
-def _decision(pair: Comparison, rented: Worth | None) -> Decision:
+def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
     worth = measured(pair) or _without_gpu(pair, rented)
     if worth.is_yes and slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
         worth = replace(worth, answer="Can't tell")
-    return Decision(worth, _action(pair, worth))
+    return Decision(worth, _action(pair, worth, sampled_seconds))
 
 
 def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
@@ -134,15 +133,15 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
 
 
 def _may_pay(bound: Worth, rented: Worth) -> bool:
-    """Return True if the fastest GPU within a bound saves enough for renting."""
+    """Return True if the fastest GPU within a bound saves the minutes that are asked, if any."""
     most_seconds = rented.here.interval[1] * (1 - 1 / bound.limit)
-    return most_seconds >= rented.least_seconds
+    return 0 < rented.terms.least_seconds <= most_seconds
 
 
-def _action(pair: Comparison, worth: Worth) -> Action:
+def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
-    name = worth.gpu.name if worth.gpu and worth.gpu.name in accelerators() else None
+    name = worth.gpu.name if worth.gpu and worth.about == "renting" else None
     busy = tuple(run.device for run in pair.trained if run.timings.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
@@ -150,25 +149,25 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         return Action("compare in fp32")
     if change := _change(pair, worth):
         return change
-    if is_here and worth.answer in ("No", "Close call"):
-        return Action("use the CPU" if worth.answer == "No" else "use either")
+    if is_here and worth.answer == "No":
+        return Action("use the CPU")
     if worth.is_yes:
-        return Action("use the GPU") if is_here else Action("rent", name)
+        return Action("rent", name) if name else Action("use the GPU")
     if worth.answer == "Close call":
-        return Action("rent for some", name, worth.runs, worth.fewest_runs)
+        return Action("rent for some", name, worth.runs) if name else Action("use either")
     if is_open:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
         if error_of_passes(timings).variance > MACHINE.variance:
-            timed_seconds = timings.total_seconds - timings.startup_seconds
-            return Action("measure longer", seconds=_LONGER * timed_seconds)
+            wanted_seconds = _LONGER * (timings.total_seconds - timings.startup_seconds)
+            if wanted_seconds > sampled_seconds:  # else the sample ended as it was precise
+                return Action("measure longer", seconds=wanted_seconds)
         if is_here:
             return Action("use either")
         pays = worth.gpu is None or worth.gained_seconds > 0
         if pays and worth.basis != "recorded":
             return Action("try a GPU", name)
-    runs = (worth.runs, worth.fewest_runs) if worth.answer == "No" else (None, None)
-    return Action("stay here", name, *runs)
+    return Action("stay here", name, worth.runs if worth.answer == "No" else None)
 
 
 def _change(pair: Comparison, worth: Worth) -> Action | None:

@@ -103,7 +103,7 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
         gain = Gain.of_steps(costs, fewer.turns)
         remedy = Remedy("threads", {"devices.cpu.threads": fewer.threads}, gain)
     if isinstance(remedy, Remedy):
-        if remedy.predicted.is_worth_it:
+        if remedy.is_worth_it(run.timings):
             return Diagnosis("an epoch", cause, run, (remedy,))
         remedy = "no gain"
     if tried := loader_remedies(run, costs):
@@ -190,7 +190,7 @@ def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest captured steps or the larger batch, which were tried."""
     if tried := costs.attribution.tried_by("captured"):
         captured = step_remedy(run, costs, tried)
-        if captured.predicted.is_worth_it:
+        if captured.is_worth_it(run.timings):
             return captured
     if costs.attribution.other_batch_images <= costs.experiment.batch_size:
         return "small job"
@@ -204,7 +204,7 @@ def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
         for tried in costs.attribution.tried
         if tried.by != "captured"
     ]
-    worth = [each for each in remedies if each.predicted.is_worth_it]
+    worth = [each for each in remedies if each.is_worth_it(run.timings)]
     worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
     return worth[-1] if worth else "used well"
 

@@ -34,6 +34,11 @@ _OTHER_RUN = LogError.reaching(1.07)
 With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their predictions.
 """
 _MOST_REMEDIES = 2
+_LEAST_GAIN = 1.05
+"""Smallest speed-up of a whole job for which a change is suggested, by hand.
+
+Two runs of one job differ by as much.
+"""
 
 
 def step_speedup(turns: InTurns) -> Interval | None:
@@ -89,11 +94,6 @@ class Gain(NamedTuple):
             gains += [whole_seconds / (once_seconds + times.passes_seconds / gain) for gain in self]
         return Gain(min(gains), max(gains))
 
-    @property
-    def is_worth_it(self) -> bool:
-        """True if even the low end is a gain. A change that was not tried may lose."""
-        return self.low > 1
-
 
 @dataclass(frozen=True)
 class Remedy:
@@ -105,6 +105,10 @@ class Remedy:
     @property
     def learns(self) -> Learns:
         return LEARNS[self.by]
+
+    def is_worth_it(self, times: JobTimes) -> bool:
+        """Return True if the job gets clearly faster, and even the low end is a gain."""
+        return self.predicted.low > 1 and self.predicted.of_job(times).middle >= _LEAST_GAIN
 
 
 def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
@@ -129,8 +133,9 @@ def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     remedies = []
     for tried in loader.tried_inputs:
         gain = _gain_of_input(run, costs, loader, settings, tried)
-        if gain.is_worth_it:
-            remedies.append(to_remedy(run, costs, tried, gain))
+        remedy = to_remedy(run, costs, tried, gain)
+        if remedy.is_worth_it(run.timings):
+            remedies.append(remedy)
     return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 

@@ -1,16 +1,14 @@
-"""Answers for a rented GPU, from the minutes that it saves after its start.
+"""Answers for a GPU that is rented or used elsewhere, from what it saves after its start.
 
 A machine is rented once for all seeds of an experiment and all experiments of a sweep.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from photofinish.answer.candidates import (
-    MOST_RUNS,
     Answer,
     Candidate,
     Reason,
@@ -20,8 +18,10 @@ from photofinish.answer.candidates import (
     is_close,
 )
 from photofinish.answer.comparison import Comparison
+from photofinish.answer.prices import terms_of
 from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import total
+from photofinish.answer.uncertainty import UncertainTime, total
+from photofinish.config.compare import accelerators
 
 _RANKS: dict[Answer, int] = {"Probably yes": 0, "Close call": 1, "Can't tell": 1, "No": 2}
 
@@ -32,59 +32,59 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     found = for_all([_with_seeds(pair, candidates(pair)) for pair in sweep])
     if not found and not settings.accelerators:
         return None
+    if set(settings.accelerators) == accelerators().keys():
+        # Of all GPUs, one that can't be rented is only shown, unless the user has a record of it.
+        known = [each for each in found if each.terms.is_rented or each.basis == "recorded"]
+        found = known or found
     cpu = total([job_time(pair.cpu.timings, with_seeds=True) for pair in sweep])
-    start_seconds, worth_seconds = 60 * settings.rental_minutes, 60 * settings.worth_saving
-    is_short = cpu.interval[1] <= start_seconds + worth_seconds
-    undecided = Worth(
-        "renting",
+    if found:
+        return _by_candidates(cpu, found, len(sweep))
+    every = [terms_of(name, settings) for name in settings.accelerators]
+    terms = min(every, key=lambda each: each.least_seconds)
+    is_short = cpu.interval[1] <= terms.least_seconds
+    return Worth(
+        "renting" if terms.is_rented else "using",
         "No" if is_short else "Can't tell",
         "too short" if is_short else "not known",
         cpu,
-        start_seconds=start_seconds,
-        worth_seconds=worth_seconds,
+        terms=terms,
         jobs=len(sweep),
     )
-    return _by_candidates(undecided, found) if found else undecided
 
 
-def _by_candidates(undecided: Worth, found: Sequence[Candidate]) -> Worth:
+def _by_candidates(cpu: UncertainTime, found: Sequence[Candidate], jobs: int) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
-    cpu, least_seconds = undecided.here, undecided.least_seconds
 
     def answer_of(gpu: Candidate) -> Answer:
         low, high = saved = cpu.less(gpu.time)
+        least_seconds = gpu.terms.least_seconds
         if low >= least_seconds:
             return "Probably yes"
         if high < least_seconds:
             return "No"
         return "Close call" if is_close(saved, least_seconds) else "Can't tell"
 
-    def rank(gpu: Candidate) -> tuple[int, tuple[bool, float, float]]:
-        return _RANKS[answer_of(gpu)], gpu.value(undecided.start_seconds)
-
-    best = min(found, key=rank)
+    best = min(found, key=lambda gpu: (_RANKS[answer_of(gpu)], gpu.value))
     answer, saved = answer_of(best), cpu.less(best.time)
     reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
-    runs = None
     if answer != "No":
         reason = "saves enough" if answer == "Probably yes" else "may save enough"
-    if answer in ("No", "Close call") and saved[0] > 0:
-        wanted = math.ceil(least_seconds / saved[0])
-        runs = wanted if wanted <= MOST_RUNS else None
-    return replace(
-        undecided,
-        answer=answer,
-        reason=reason,
-        gpu=best,
-        interval=cpu.over(best.time),
+    return Worth(
+        "renting" if best.terms.is_rented else "using",
+        answer,
+        reason,
+        cpu,
+        best,
+        cpu.over(best.time),
+        terms=best.terms,
+        jobs=jobs,
         saved=saved,
-        runs=runs,
     )
 
 
 def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     """Return the answer with the times of one training instead of all seeds and the sweep."""
-    if worth.about != "renting":
+    if not worth.is_elsewhere:
         return worth
     here, gpu = job_time(pair.cpu.timings), worth.gpu
     if gpu is None:

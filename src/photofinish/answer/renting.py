@@ -9,7 +9,7 @@ from typing import Literal
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.answer.estimates import fits, least_memory_bytes
-from photofinish.answer.prices import Price, cheapest_machine, price_of
+from photofinish.answer.prices import Terms, cheapest_machine, terms_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
@@ -54,7 +54,7 @@ class RentalOption:
     needed_bytes: int
     """Least memory of a step."""
     fits: Literal["yes", "perhaps", "no"]
-    price: Price | None
+    terms: Terms
     estimate: Estimate | None
     loader_need: LoaderNeed | None
 
@@ -78,15 +78,15 @@ def renting(
         precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
-            price = price_of(name, settings.prices)
+            terms = terms_of(name, settings)
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
-                estimate = estimate_job(run, operations, stays, accelerator, price, scale)
+                estimate = estimate_job(run, operations, stays, accelerator, terms.price, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),
                 fits=fits(operations, precision, accelerator.memory_gib),
-                price=price,
+                terms=terms,
                 estimate=estimate,
                 loader_need=loader_need(run, estimate, name),
             )

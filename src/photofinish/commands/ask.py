@@ -105,7 +105,7 @@ def ask_command(
         pair = _compared(job, records, first, why_no_gpu, settings)
         there = [_compared(job, each, first, None, settings) for each in rented]
         pair = replace(pair, elsewhere=tuple(there))
-        answers.append(JobAnswer(job, pair, decide(pair)))
+        answers.append(JobAnswer(job, pair, decide(pair, limits.training_seconds)))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
@@ -128,7 +128,7 @@ def print_answers(
     texts += [line for run in pair.trained if (line := step_line(run))]
     if last.job.is_hour and (repaid := repaid_line(last)):
         texts.append(repaid)
-    texts += suggestion(pair, runs[0] if runs else None)
+    texts += suggestion(pair, last.decision, runs[0] if runs else None)
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
     decisions = [answer.decision for answer in answers]

@@ -166,7 +166,7 @@ def _trainings(gpu: str, top: Path) -> _Job:
     against = [
         name
         for name, each in answers.answers.items()
-        if name in trainings and each.answer == "No" and each.about != "the GPU here"
+        if name in trainings and each.answer == "No" and each.about in ("renting", "any GPU")
     ]
     if against:
         about += f"The report says no to renting for {listed(against)}. "

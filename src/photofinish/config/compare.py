@@ -30,6 +30,12 @@ from photofinish.wording import unknown_name
 _TABLES = Path(__file__).parent / "tables"
 SHORT_LIST = ("T4", "L4", "A10G", "L40S", "A100", "H100")
 """Default accelerators: clouds rent each as a single GPU, and its price here has a date."""
+RENTAL_MINUTES = 5.0
+"""Minutes to start and set up a rented machine.
+
+SkyPilot starts a machine in 2.2 to 3.0 min on AWS and GCP and in 5.8 min on Azure
+(skypilot#1111, #1092, #3695). Installing torch and this package took 2.7 min on two cores.
+"""
 
 
 @dataclass(frozen=True)
@@ -150,12 +156,8 @@ class Comparing(Settings):
 
     Chosen by hand: real GPUs stay below their bound.
     """
-    rental_minutes: NonNegativeFloat = 5.0
-    """Minutes to start and set up a rented machine.
-
-    SkyPilot starts a machine in 2.2 to 3.0 min on AWS and GCP and in 5.8 min on Azure
-    (skypilot#1111, #1092, #3695). Installing torch and this package took 2.7 min on two cores.
-    """
+    rental_minutes: NonNegativeFloat | None = None
+    """Minutes until a GPU is ready. The default depends on whether it is rented (`terms_of`)."""
     worth_saving: NonNegativeFloat = 5.0
     """Minutes that a rented GPU must save after its start."""
     same_model_points: PositiveFloat = 1.0

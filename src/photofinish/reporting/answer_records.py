@@ -150,7 +150,7 @@ class AnswerRecord(Record):
     speedup: Number | None
     """Speed-up of the whole job."""
     saved_seconds: Number | None
-    """Time that renting saves in this job, without the machine's start."""
+    """Time that renting or using the GPU saves in this job, without the machine's start."""
     causes: tuple[CauseRecord, ...]
     suggestions: tuple[Suggestion, ...]
     speedups: tuple[SpeedupRecord, ...]
@@ -166,7 +166,7 @@ def answer_record(
     """Return the answer for an experiment, script or job."""
     decision, worth = verdict.decision, of_one_training(pair, verdict.decision.worth)
     gpu, saved_seconds = worth.gpu, None
-    if gpu and worth.about == "renting":
+    if gpu and worth.is_elsewhere:
         saved_seconds = Number.of(worth.here.seconds - gpu.time.seconds, worth.saved)
     return AnswerRecord(
         answer=decision.answer,
@@ -237,7 +237,7 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         needed_bytes=option.needed_bytes,
         loader_cores=need.wanted_cores if need else None,
         waiting_share=need.waiting_share if need else None,
-        hour_price=option.price,
+        hour_price=option.terms.price,
     )
 
 

@@ -8,10 +8,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from photofinish.answer.candidates import Worth
+from photofinish.answer.candidates import Candidate, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
+from photofinish.answer.prices import Terms
 from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import early, timed_text
@@ -20,10 +21,10 @@ from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
     between,
-    byte_size,
     ends_in_unit,
     factor,
     factors,
+    gibibytes,
     is_wide,
     measure_again,
     money,
@@ -33,6 +34,8 @@ from photofinish.wording import (
 
 _WORTH_CAPTURING = 1.5
 """Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
+_OF_ENDS = ("too short to rent", "close call", "can't tell")
+"""Templates with the ends of a gain, which come from those of the time here."""
 _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
@@ -47,16 +50,17 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
     text = say(
         _kind(worth),
         worth=worth,
+        word=headline(decision),
+        verb="rent" if worth.about == "renting" else "use",
         here=here_text(pair, worth),
-        there=there_text(worth),
+        there=there_text(worth, with_start=worth.answer != "No"),
+        start=start_text(worth.terms),
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
-        most=max(0.0, worth.here.interval[1] - worth.start_seconds),
+        most=max(0.0, worth.here.interval[1] - worth.terms.start_seconds),
         gained=_gained(worth),
-        cost=money(worth.cost, worth.gpu.price.currency)
-        if worth.cost is not None and worth.gpu and worth.gpu.price
-        else "",
-        cause=cause_text(pair, worth),
+        cost=cost_text(worth.gpu) if worth.gpu else "",
+        cause=cause_text(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
         unknown=_unknown(pair, worth),
     )
     if any(run.timings.busy for run in pair.trained):
@@ -86,9 +90,9 @@ def _kind(worth: Worth) -> str:
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.here.interval[1] > worth.start_seconds
+        gains = worth.here.interval[1] > worth.terms.start_seconds
         return "too short to rent" if gains else "shorter than a start"
-    kinds = {"Probably yes": "rent it", "No": "not for rent", "Close call": "close call"}
+    kinds = {"Probably yes": "worth it", "No": "not worth it", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
 
 
@@ -113,8 +117,23 @@ def with_article(gpu: str) -> str:
     return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
 
 
+def cost_text(gpu: Candidate) -> str:
+    """Return what a job costs on a GPU, with the GPUs that are paid for, or an empty text."""
+    if not gpu.cost or not gpu.terms.price:
+        return ""
+    cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
+    return say("of machine", it=cost, gpus=gpus) if gpus > 1 else cost
+
+
+def start_text(terms: Terms) -> str:
+    return say("its start") if terms.start_seconds else ""
+
+
 def here_text(pair: Comparison, worth: Worth) -> str:
-    """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
+    """Return the time on this CPU, with its interval and what it comes from if extrapolated.
+
+    A time that was measured has its interval beside the ends of a gain, which come from it.
+    """
     timings, time = pair.cpu.timings, seconds(worth.here.seconds)
     if worth.jobs > 1:
         if timings.untimed_epochs:
@@ -126,25 +145,31 @@ def here_text(pair: Comparison, worth: Worth) -> str:
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
-    has_seeds = worth.about == "renting" and timings.seeds_seconds
+    elif _kind(worth) in _OF_ENDS and not is_wide(worth.here.interval):
+        time = span(worth.here.seconds, worth.here.interval)
+    has_seeds = worth.is_elsewhere and timings.seeds_seconds
     return say("all seeds", here=time) if has_seeds else time
 
 
-def there_text(worth: Worth) -> str:
-    """Return the time on the GPU with its mark, and with a machine's start except for a No."""
+def there_text(worth: Worth, *, with_start: bool = False) -> str:
+    """Return the time on the GPU with its mark, and if wanted with its start."""
     if worth.gpu is None:
         return ""
     value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
-    if worth.answer != "No":
-        value = worth.there_seconds
-        interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
+    if with_start:
+        value, interval = worth.there_seconds, worth.gpu.interval_with_start
     if is_wide(interval):
         return say("not known there")
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
-    mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
+    mark, star = _marks(worth)
     return f"{mark}{span(value, interval)}{star}"
+
+
+def _marks(worth: Worth) -> tuple[str, str]:
+    """Return the signs before and after a figure of the answer's GPU."""
+    return "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
 
 
 def speedup_text(worth: Worth) -> str:
@@ -197,7 +222,7 @@ def _no_estimate(pair: Comparison) -> str:
         return say("nothing recorded")
     largest = max(options, key=lambda each: each.accelerator.memory_gib)
     if largest.fits == "no" and largest.estimate:
-        needed, accelerator = byte_size(largest.needed_bytes), largest.accelerator
+        needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
     return say("none estimated", gpus=[each.accelerator.name for each in options])
@@ -220,37 +245,29 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
         return _fewer_epochs(action)
     if kind == "measure longer":
         return _measure_longer(pair, action, is_asked=command is not None)
-    if kind == "rent" and not action.accelerator:
-        kind = "rent anywhere"
-    price, runs = "", ""
-    if kind == "try a GPU" and action.accelerator:
-        kind, price = "try a rented GPU", _price(worth)
-    elif kind == "stay here":
-        runs = runs_text(action)
-        kind = "stay here for few" if runs else kind
+    price, runs = "", runs_text(action.runs)
+    if kind == "try a GPU" and action.accelerator and worth.gpu:
+        kind, cost = "try a rented GPU", cost_text(worth.gpu)
+        price = f"~{seconds(worth.there_seconds)}, {cost}" if cost else ""
+    elif kind == "stay here" and runs:
+        kind = "stay here for few"
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
-    text = say(kind, action=action, price=price, runs=runs, rent=rent)
+    gpu = say("the GPU") if decision.is_here else gpu_words(worth) or say("a GPU")
+    surely = action.runs.surely if action.runs else None
+    text = say(kind, gpu=gpu, price=price, runs=runs, surely=surely, rent=rent)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours
-        values = {"speedup": factor(speedup), "ends": factors(interval)}
-        text += f" {say('GPU of yours', **values)}" if not is_wide(interval) else ""
+        mark, star = _marks(worth)
+        values = {"speedup": f"{mark}{factor(speedup)}{star}", "ends": factors(interval)}
+        text += f" {say('GPU of yours', gpu=gpu, **values)}" if not is_wide(interval) else ""
     return text
 
 
-def runs_text(action: Action | Worth) -> str:
+def runs_text(runs: Runs | None) -> str:
     """Return from how many runs on renting pays, surely and perhaps, or an empty text."""
-    surely = say("surely from", action=action) if action.runs else ""
-    if not action.fewest_runs or action.fewest_runs == action.runs:
-        return surely
-    perhaps = say("perhaps from" if surely else "perhaps from runs", action=action)
-    return f"{surely}, {perhaps}" if surely else perhaps
-
-
-def _price(worth: Worth) -> str:
-    """Return `~10 min, 0.05 USD`, or an empty text without a price."""
-    if worth.cost is None or worth.gpu is None or worth.gpu.price is None:
+    if runs is None:
         return ""
-    return f"~{seconds(worth.there_seconds)}, {money(worth.cost, worth.gpu.price.currency)}"
+    return say("runs", runs=runs, perhaps=runs.perhaps if runs.perhaps < runs.surely else None)
 
 
 def _setting(pair: Comparison, decision: Decision) -> str:
@@ -342,10 +359,13 @@ def summary(decisions: Sequence[Decision]) -> str:
 
 def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | None) -> list[str]:
     """Return the legend of the answers' texts: renting, marks, and the model that all share."""
-    lines, rented = [], [each.worth for each in decisions if each.about == "renting"]
-    if rented:
-        values = {"start": rented[0].start_seconds, "worth": rented[0].worth_seconds}
-        lines.append(say("legend of rent", **values))
+    terms = {each.about: each.worth.terms for each in decisions if each.worth.is_elsewhere}
+    kinds = {"renting": "Rent", "using": "Use"}
+    lines = [
+        say("legend of terms", word=kinds[about], terms=each)
+        for about, each in terms.items()
+        if each.worth_seconds
+    ]
     text = " ".join(texts)
     signs = {"~": r"~\d", "*": r"\*", "(": r"\(\d[\d.,]*-\d"}
     marks = [say(f"mark of {mark}") for mark, sign in signs.items() if re.search(sign, text)]

@@ -53,10 +53,10 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
         texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
             there = worth.there_seconds
-            start = worth.start_seconds or (pair.gpu.timings.startup_seconds if pair.gpu else 0.0)
-            low, high = (end + worth.start_seconds for end in worth.gpu.time.interval)
-            _bar(axes, y + _BAR, left, start, there, "gpu", (low, high))
-            texts.append(f"{seconds(there)} on {gpu_words(worth)} with its start")
+            start = pair.gpu.timings.startup_seconds if pair.gpu else worth.terms.start_seconds
+            _bar(axes, y + _BAR, left, start, there, "gpu", worth.gpu.interval_with_start)
+            with_start = f" with {say('its start')}" if start else ""
+            texts.append(f"{seconds(there)} on {gpu_words(worth)}{with_start}")
         if not pair.compared:
             least = max(left, pair.bounds.job.measured_seconds)
             axes.plot([least] * 2, [y - 0.16, y + 0.42], color=INK, linewidth=1, linestyle=":")

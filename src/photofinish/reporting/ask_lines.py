@@ -9,16 +9,21 @@ from typing import NamedTuple
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.prices import SECONDS_AN_HOUR, cost_of
+from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
-from photofinish.answer.uncertainty import Interval
-from photofinish.reporting.answer_words import action_text, answer_text, there_text
+from photofinish.reporting.answer_words import (
+    action_text,
+    answer_text,
+    cost_text,
+    gpu_words,
+    there_text,
+)
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import byte_size, counted, is_wide, money, seconds
+from photofinish.wording import counted, gibibytes, is_wide, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
@@ -56,19 +61,19 @@ def repaid_line(hour: JobAnswer) -> str | None:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs / hour.job.epochs
         is_later = _LEAST_REPAID_SECONDS < least_seconds < math.inf
         return say("own repaid", after=least_seconds) if is_later else None
-    if worth.about != "renting" or worth.gpu is None:
+    if worth.gpu is None or not worth.terms.start_seconds:
         return None
     saved_seconds = worth.here.seconds - worth.gpu.time.seconds
     if saved_seconds <= 0:
-        return say("never repaid", gpu=worth.gpu.name)
-    after = worth.start_seconds * worth.here.seconds / saved_seconds
+        return say("never repaid", gpu=gpu_words(worth))
+    after = worth.terms.start_seconds * worth.here.seconds / saved_seconds
     never = "never" if worth.saved[0] <= 0 else ""
-    return say("rented repaid", worth=worth, after=after, never=never)
+    return say("start repaid", worth=worth, gpu=gpu_words(worth), after=after, never=never)
 
 
 def bars(pair: Comparison, decision: Decision) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
-    worth, start_seconds = decision.worth, 60 * pair.settings.rental_minutes
+    worth = decision.worth
     rows: list[_DrawnBar] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     mark = "over " if pair.cpu.timings.is_bound else mark
@@ -80,7 +85,7 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
         row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(worth) if is_sure else "")
         rows.append(row._replace(is_unsure=not is_sure))
     found = [] if decision.is_here else _best(pair, decision)
-    rows += [_row(each, start_seconds) for each in found]
+    rows += map(_row, found)
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
@@ -95,7 +100,8 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
         cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
         lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
     unsure = say("bar unsure") if any(row.is_unsure for row in rows) else ""
-    return [*lines, f"  {say('bars', unsure=unsure)}"] if found or unsure else lines
+    start = say("bar of start") if any(row.start_seconds for row in rows) else ""
+    return [*lines, f"  {say('bars', start=start, unsure=unsure)}"] if start or unsure else lines
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
@@ -103,31 +109,23 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
 
     GPUs whose times are known too vaguely are left out.
     """
-    start_seconds = decision.worth.start_seconds
-    found = sorted(candidates(pair), key=lambda each: each.value(start_seconds))
-    known = [each for each in found if not is_wide(_with_start(each, start_seconds))]
+    found = sorted(candidates(pair), key=lambda each: each.value)
+    known = [each for each in found if not is_wide(each.interval_with_start)]
     known.sort(key=lambda each: each.name != decision.gpu_name)
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
     return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]
 
 
-def _with_start(gpu: Candidate, start_seconds: float) -> Interval:
-    low, high = gpu.time.interval
-    return low + start_seconds, high + start_seconds
-
-
-def _row(gpu: Candidate, start_seconds: float) -> _DrawnBar:
+def _row(gpu: Candidate) -> _DrawnBar:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
-    total_seconds, price = gpu.time.seconds + start_seconds, gpu.price
-    cost = cost_of(total_seconds, price)
-    costs = money(cost, price.currency) if price and cost is not None else ""
+    time = f"{mark}{seconds(gpu.with_start_seconds)}{star}"
+    start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
     fits = ""
     if option := gpu.option:
-        needed = byte_size(option.needed_bytes)
+        needed = gibibytes(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
-    time = f"{mark}{seconds(total_seconds)}{star}"
-    return _DrawnBar(gpu.name, start_seconds, gpu.time.seconds, time, costs, fits)
+    return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
 
 
 def step_line(run: Result) -> str | None:
@@ -161,12 +159,18 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def suggestion(pair: Comparison, watched: Watched | None) -> Iterator[str]:
-    """Yield what may shorten a script's waits for batches, and why there are no estimates."""
+def suggestion(
+    pair: Comparison, decision: Decision, watched: Watched | None = None
+) -> Iterator[str]:
+    """Yield what may shorten a script's waits for batches, and why there are no estimates.
+
+    If the answer is open for want of a GPU's time, its own line says why.
+    """
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
-    if (not_counted := pair.renting.not_counted) and not pair.gpu:
+    is_said = decision.answer == "Can't tell" and decision.gpu_name is None
+    if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:
         yield say("no estimates asked", why=not_counted)

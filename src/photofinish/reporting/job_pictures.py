@@ -15,10 +15,9 @@ from matplotlib.ticker import LogLocator, MaxNLocator
 from photofinish.answer.candidates import Candidate, candidates, short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.prices import cost_of
 from photofinish.answer.same_model import same_model
 from photofinish.answer.uncertainty import Interval
-from photofinish.reporting.answer_words import runs_text
+from photofinish.reporting.answer_words import gpu_words, runs_text, start_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
@@ -63,8 +62,10 @@ class _Line(NamedTuple):
 
 def job_pictures(pair: Comparison, decision: Decision) -> tuple[list[Picture], list[str]]:
     """Return a job's pictures, and a sentence for each one without data."""
-    when = when_repaid(pair, decision) if decision.is_here else when_rent_pays(pair, decision)
-    found = when, which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)
+    found = [which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
+    if decision.about != "using":
+        when = when_repaid if decision.is_here else when_rent_pays
+        found.insert(0, when(pair, decision))
     reasons = dict.fromkeys(each for each in found if isinstance(each, str))
     return [each for each in found if isinstance(each, Picture)], list(reasons)
 
@@ -81,19 +82,19 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
         return _no_gpu(decision)
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
-        _Line(say("with its start", gpu=gpu.name), worth.start_seconds, gpu.time.seconds),
-        _Line(say("and asked", worth=worth), worth.least_seconds, gpu.time.seconds),
+        _Line(say("with its start", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
+        _Line(say("and asked", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
     )
-    saved_seconds = worth.here.seconds - gpu.time.seconds
-    crossing = worth.least_seconds / saved_seconds if saved_seconds > 0 else math.inf
-    first, note, band = worth.fewest_runs or 1, say("pays at once"), None
-    most = max(2.0, 2 * crossing if crossing <= 10 * first else 3 * first)
-    if worth.runs and worth.runs < 2 * most:
-        most = max(most, 1.2 * worth.runs)
-    if not worth.is_yes:
-        runs = runs_text(worth)
-        note = say("sentence", text=runs) if runs else say("never repaid", gpu=gpu.name)
-        band = (first, worth.runs or math.inf) if runs else None
+    runs, most = worth.runs, 3.0
+    if runs is None and worth.saved[1] > 0:
+        return say("runs not known")
+    note = say("never repaid", gpu=gpu_words(worth))
+    if runs:
+        crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
+        note, most = say("sentence", text=runs_text(runs)), max(2 * crossing, 1.2 * runs.surely)
+    if worth.is_yes:
+        note, most = say("pays at once"), max(2.0, most)
+    band = (runs.perhaps, runs.surely) if runs and not worth.is_yes else None
     return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, band)
 
 
@@ -148,16 +149,13 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
         return _no_gpu(decision)
     if decision.is_here and not decision.worth.is_yes:
         return say("no other GPU")
-    found = [each for each in candidates(pair) if each.price and not is_wide(each.time.interval)]
+    found = [each for each in candidates(pair) if each.cost and not is_wide(each.time.interval)]
     if not found:
         return say("no priced GPU")
-    start_seconds = 60 * pair.settings.rental_minutes
-    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value(start_seconds)))
+    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     found = found[:_MOST_GPUS]
-    times = [start_seconds + each.time.seconds for each in found]
-    costs = [
-        cost_of(*each) or 0.0 for each in zip(times, (gpu.price for gpu in found), strict=True)
-    ]
+    times = [each.with_start_seconds for each in found]
+    costs = [each.cost or 0.0 for each in found]
     figure, axes = panel(SMALL, _HEIGHT)
     size, unit = _unit(max(times))
     for gpu, time, cost in zip(found, times, costs, strict=True):
@@ -167,31 +165,34 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
     spread = max(max(times) - min(times), 0.2 * max(times)) / size
     right = max(times) / size + 0.6 * spread  # leaves room for names
     axes.set(xlabel=unit, ylabel=currency, xlim=(min(times) / size - 0.15 * spread, right))
-    axes.set_ylim(0.7 * min(costs), 1.5 * max(costs) or 1.0)
-    if min(costs) > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.minorticks_off()
+    axes.set_ylim(0.7 * min(costs), 1.5 * max(costs))
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
     axes.xaxis.set_major_locator(MaxNLocator(4))
     names = list(map(_marked, found))
     figure.draw_without_rendering()  # lays the axes out, on which the names depend
     _name_dots(axes, [time / size for time in times], costs, names)
-    dates = [gpu.price.as_of for gpu in found if gpu.price and gpu.price.as_of]
-    note = say("gpus note", oldest=min(dates, default=None))
+    prices = [each.terms.price for each in found if each.terms.price]
+    dates = [each.as_of for each in prices if each.as_of]
+    start = "".join({start_text(each.terms) for each in found})
+    note = say("gpus note", oldest=min(dates, default=None)) if start else ""
     texts = [
         say("described gpu", name=name, time=time, cost=money(cost, currency))
         for name, time, cost in zip(names, times, costs, strict=True)
     ]
-    description = say("described gpus", gpus=texts)
+    description = say("described gpus", start=start, gpus=texts)
     return as_picture(figure, f"gpus-{pair.experiment}", say("gpus picture"), description, note)
 
 
 def _marked(gpu: Candidate) -> str:
-    """Return the name with the mark of a record, or of a memory that may not suffice."""
-    if gpu.basis == "recorded":
-        return f"{gpu.name}*"
-    return f"{gpu.name}?" if gpu.option and gpu.option.fits == "perhaps" else gpu.name
+    """Return the name, with the mark of a record or of a doubtful memory, and a machine's GPUs."""
+    name = f"{gpu.name}*" if gpu.basis == "recorded" else gpu.name
+    if gpu.option and gpu.option.fits == "perhaps":
+        name = f"{gpu.name}?"
+    gpus = gpu.terms.price.gpus if gpu.terms.price else 1
+    return say("of machine", it=name, gpus=gpus) if gpus > 1 else name
 
 
 def _name_dots(

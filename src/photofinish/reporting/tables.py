@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
@@ -46,7 +45,7 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
             ANSWER: headline(each.decision),
             "do": each.action,
             "on this CPU": here_text(pair, worth),
-            "on a GPU": there_text(replace(worth, start_seconds=0.0)) or NOTHING,
+            "on a GPU": there_text(worth) or NOTHING,
             "GPU": gpu_words(worth) or NOTHING,
             "speed-up": _speedup_or_bound(worth),
             "what takes the time": cause_text(pair, worth) or NOTHING,

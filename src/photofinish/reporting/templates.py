@@ -13,18 +13,18 @@ TEMPLATES = {
     # The first line of an answer.
     "no by a bound": "No. {here} here, and no GPU makes it more than {worth.limit:limit} faster"
     "[: {cause}].",
-    "too short to rent": "No, not for rent. {here} here. After {worth.start_seconds:time} of start "
-    "a GPU gains {most:time} at most, and {worth.worth_seconds:time} are asked.",
-    "shorter than a start": "No, not for rent. {here} here, and a rented machine takes "
-    "{worth.start_seconds:time} to start.",
-    "not for rent": "No, not for rent. {here} here; on {gpu} {there} after "
-    "{worth.start_seconds:time} of start[: gains {gained}, {worth.worth_seconds:time} asked]."
+    "too short to rent": "{word}. {here} here. A GPU gains {most:time} at most[ after "
+    "{worth.terms.start_seconds:time} of start], and {worth.terms.worth_seconds:time} are asked.",
+    "shorter than a start": "{word}. {here} here, and a machine with a GPU takes "
+    "{worth.terms.start_seconds:time} to start.",
+    "not worth it": "{word}. {here} here; on {gpu} {there}[ after "
+    "{worth.terms.start_seconds:time} of start][: gains {gained}, "
+    "{worth.terms.worth_seconds:time} asked].",
+    "worth it": "Probably yes, {verb} {gpu}: {there}[ with {start}][, {cost}], not {here}."
     "[ {cause:cap}.]",
-    "rent it": "Probably yes, rent {gpu}: {there} with its start[, {cost}], not {here}."
-    "[ {cause:cap}.]",
-    "close call": "Close call. {here} here, {there} on {gpu} with its start: gains {gained}, "
-    "{worth.worth_seconds:time} asked.[ {cost:cap}.]",
-    "can't tell": "Can't tell yet: {there} on {gpu} with its start, {here} here.[ {unknown:cap}.]",
+    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}]: gains {gained}, "
+    "{worth.terms.worth_seconds:time} asked.[ {cost:cap}.]",
+    "can't tell": "Can't tell yet: {there} on {gpu}[ with {start}], {here} here.[ {unknown:cap}.]",
     "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
     "GPU yes": "Yes. {there:cap} on {gpu}, {here} on the CPU: {speedup}, measured.[ {cause:cap}.]",
     "only a GPU": "Yes, at least {least}: a step takes {there:time} on {gpu}, and none ended "
@@ -42,16 +42,18 @@ TEMPLATES = {
     "faster by": "{speedup} ({ends})",
     "at least": "at least {least}",
     "unsure": "very unsure",
-    "gain unknown": "what it gains is not known, and {worth.worth_seconds:time} are asked",
+    "gain unknown": "what it gains is not known[, and {worth.terms.worth_seconds:time} are asked]",
     "perhaps nothing": "at most {most:time}, perhaps nothing",
-    "gains between": "it gains {ends}, and {worth.worth_seconds:time} are asked",
+    "gains between": "it gains {ends}[, and {worth.terms.worth_seconds:time} are asked]",
+    "its start": "its start",
+    "of machine": "{it} ({gpus}-GPU machine)",
     "wide": "the interval's ends are more than 12x apart",
     "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
     "rate)",
     "unknown loading": "its loading is not known: {why}",
     "uncounted": "no formula counts {names}",
     "nothing recorded": "No accelerator is named, and none is recorded",
-    "none fits": "a step needs at least {needed}, and {gpu} has {memory:g} GiB",
+    "none fits": "a step needs at least {needed} GiB, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
     "outdated": "The script has changed since this result: `photofinish run` runs it again.",
     # The share of a job, an epoch or a step that takes most of its time.
@@ -64,12 +66,13 @@ TEMPLATES = {
     "likely share": "likely {cause}",
     # The second line: what to do.
     "do": "Do: {action}",
-    "use the GPU": "train on the GPU.",
+    "use the GPU": "train on {gpu}.",
+    "the GPU": "the GPU",
+    "a GPU": "a GPU",
     "use the CPU": "train on the CPU.",
     "use either": "train on the one that is free.",
     "rent": "{rent}.",
     "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]`",
-    "rent anywhere": "rent such a GPU: docs/scaling.md.",
     "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
     "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
     "target reached": "Validation accuracy reached {fewer.accuracy:.1%} (`target_accuracy`)",
@@ -78,16 +81,14 @@ TEMPLATES = {
     "measure longer": "`time_limit: {limit} s` in params.yaml ({more:time} more).",
     "sample longer": "the same with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
-    "try a GPU": "train it once on a GPU.",
+    "try a GPU": "train it once on {gpu}.",
     "try a rented GPU": "{rent}[ ({price})].",
     "compare in fp32": "`precision: fp32`, in which the CPU is a fair comparison.",
     "stay here": "stay on this CPU.",
     "stay here for few": "stay. Renting pays {runs}.",
-    "rent for some": "one run: stay.[ {action.runs} or more: {rent}.]",
-    "surely from": "surely from {action.runs:n run}",
-    "perhaps from": "perhaps from {action.fewest_runs:,}",
-    "perhaps from runs": "perhaps from {action.fewest_runs:n run}",
-    "GPU of yours": "A GPU you already have: ~{speedup} ({ends}).",
+    "rent for some": "one run: stay.[ {surely} or more: {rent}.]",
+    "runs": "surely from {runs.surely:n run}[, perhaps from {perhaps}]",
+    "GPU of yours": "On {gpu} of your own: {speedup} ({ends}).",
     # The second line: whether the model is the same.
     "model": "Model: {model}.",
     "not checked": "not checked ({why})",
@@ -110,8 +111,8 @@ TEMPLATES = {
     "first epoch": "the first epoch",
     "first epochs": "the first {epochs} epochs",
     # The legend below all answers.
-    "legend of rent": "Rent: {start:time} to start, then it must gain {worth:time} "
-    "(compare.rental_minutes, worth_saving).",
+    "legend of terms": "{word}:[ {terms.start_seconds:time} to start, then] it must gain "
+    "{terms.worth_seconds:time} (compare.rental_minutes, worth_saving).",
     "legend of marks": "{marks:commas}.",
     "mark of ~": "~ estimated or extrapolated",
     "mark of *": "* recorded elsewhere",
@@ -201,9 +202,9 @@ TEMPLATES = {
     "none: copies": "`resident` was not tried, and copies are pinned already",
     "none: workers": "`resident` was not tried, and each core has a worker",
     "none: small job": "the job is small, and a faster device would not help",
-    "none: used well": "none that was tried makes a step faster",
+    "none: used well": "none that was tried makes the job 5% faster",
     "none: container": "the container's limit holds the CPU back, so raise it",
-    "none: no gain": "none that was tried is surely faster",
+    "none: no gain": "none that was tried surely makes the job faster, by 5% or more",
     "none: untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not "
     "tried",
     "none: untried workers": "more workers were not tried, and starting them may cost more than "
@@ -282,7 +283,7 @@ TEMPLATES = {
     "picture of start": "start-up, or a machine's start",
     "infinitely fast": "an infinitely fast GPU[: {limit:time}]",
     "with its start": "{gpu} and its start",
-    "and asked": "+ {worth.worth_seconds:time} asked",
+    "and asked": "+ {worth.terms.worth_seconds:time} asked",
     "described line": "{it.name}, {it.start_seconds:time} and {it.each_seconds:time} for each",
     "described lines": "Time over {unit}. {lines:list}. {note}",
     "pays picture": "When does renting pay?",
@@ -291,7 +292,7 @@ TEMPLATES = {
     "gpus picture": "Which GPU?",
     "gpus note": "With its start[; prices of {oldest} or later].",
     "described gpu": "{name} {time:time} and {cost}",
-    "described gpus": "Time and cost on each GPU with its start. {gpus:list}",
+    "described gpus": "Time and cost on each GPU[ with {start}]. {gpus:list}",
     "step picture": "Where does a step go?",
     "device step": "{device}: a step {step:time}",
     "in graphs": "Measured without CUDA graphs.",
@@ -304,7 +305,8 @@ TEMPLATES = {
     "no GPU pays": "No picture of GPUs: none makes the job more than {limit:limit} faster.",
     "no GPU known": "No picture of GPUs: no time on one is known well.",
     "no other GPU": "No picture of other GPUs: the one here does not pay.",
-    "no priced GPU": "No picture of costs: no GPU's price and time are known.",
+    "no priced GPU": "No picture of costs: no GPU has a known time and a price above 0.",
+    "runs not known": "No picture of runs: from how many on renting pays is not known well.",
     "no picture of epochs": "No picture of epochs: the script's steps were not seen.",
     "no parts of a step": "No picture of a step: its parts are not known.",
     "no pictures": "Pictures need matplotlib: pip install 'photofinish[pipeline]'.",
@@ -312,10 +314,11 @@ TEMPLATES = {
     # `photofinish ask`.
     "ask again": "the same command when the machine is quiet ({took:time}).",
     "own repaid": "The GPU here repays its start after {after:time} of training here.",
-    "never repaid": "A rented {gpu} never repays its start.",
-    "rented repaid": "A rented {worth.gpu.name} repays the {worth.start_seconds:time} of its start "
-    "from about {after:time} of training here on[, or {never}].",
-    "bars": "░ start of the machine  █ job[  {unsure}]",
+    "never repaid": "{gpu:cap} never repays its start.",
+    "start repaid": "{gpu:cap} repays the {worth.terms.start_seconds:time} of its start from about "
+    "{after:time} of training here on[, or {never}].",
+    "bars": "[{start}  ]█ job[  {unsure}]",
+    "bar of start": "░ start of the machine",
     "bar unsure": "▒ job, very unsure",
     "fits yes": "fits ({needed} of {of:g} GiB)",
     "fits perhaps": "may not fit ({needed} of {of:g} GiB at least)",
