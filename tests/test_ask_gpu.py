@@ -137,7 +137,8 @@ def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
 ) -> None:
     plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
     asked()
-    assert "60 s in the GPU's run, which was first, and 1.9 s in" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "the GPU's run, which was first, took 60 s, and the CPU's 1.9 s" in err
 
 
 def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:
@@ -256,6 +257,22 @@ def test_a_longer_start_on_the_cpu_is_not_counted(
     starts = [record["startup_seconds"] for record in answer["records"].values()]
     assert starts == pytest.approx([4.9, 4.9])
     assert "which counts for both" in capsys.readouterr().err
+
+
+def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The CPU downloads for 12 s and the GPU starts in 8 s; then both validate."""
+    runs = []
+    for device, until_batch, until_step in (("cuda", 8.0, 15.0), ("cpu", 12.0, 300.0)):
+        process, seen_at = process_of([0.1] * 40, device), 0.1 - until_step + until_batch
+        process.add({"kind": "seen", "batches": 1, "forward_passes": 0, "at": seen_at})
+        runs.append(process)
+    plant(*runs, cpu=300.0, cuda=15.0)
+    (answer,) = asked(Length("max_steps", 100, "--steps"))
+    starts = [record["startup_seconds"] for record in answer["records"].values()]
+    assert starts == pytest.approx([295.9, 14.9])
+    assert "the CPU's run took 12 s and the GPU's 8 s, which counts" in capsys.readouterr().err
 
 
 def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:

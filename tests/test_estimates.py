@@ -145,6 +145,32 @@ def test_launching_takes_no_longer_than_computing_did() -> None:
     assert found.spread == pytest.approx((min(fastest, 0.0089 / 2), 0.0089, 2 * 0.0089))
 
 
+@pytest.mark.parametrize(
+    ("driver_name", "times_as_fast"),
+    [
+        ("NVIDIA GeForce RTX 2080 Ti", 3.0),
+        ("NVIDIA GeForce RTX 3060 Laptop GPU", 2.5),
+        ("NVIDIA GeForce RTX 3070", 4.6),
+        ("NVIDIA TITAN V", 3.4),
+        ("Tesla P100-PCIE-16GB", 2.2),
+        ("NVIDIA GeForce GTX 1070", 1.5),
+    ],
+)
+def test_older_gpus_are_known_by_their_drivers_names(
+    driver_name: str, times_as_fast: float
+) -> None:
+    """Steps of arithmetic alone are as fast as data sheets have them, over a GTX 1650 Super."""
+    sheets = {each.full_name: each for each in accelerators().values()}
+    step = STEP.model_copy(update={"flops": 10**13, "saved_tensor_bytes": 0})
+    slow, fast = (
+        estimate_step(step, sheets[name], "fp32")
+        for name in ("NVIDIA GeForce GTX 1650 SUPER", driver_name)
+    )
+    assert slow
+    assert fast
+    assert slow.seconds / fast.seconds == pytest.approx(times_as_fast, rel=0.03)
+
+
 def test_kinds_that_the_speeds_do_not_fit_have_no_estimate() -> None:
     for name in ("M1", "Arc-A770"):
         assert estimate_step(STEP, accelerators()[name], "fp32") is None

@@ -196,8 +196,9 @@ def _records(
 ) -> list[Measured]:
     """Return the records of the runs, the CPU's first.
 
-    A GPU never starts faster. So a longer start-up on the CPU has what happens in one run only,
-    such as a download, and the GPU's counts for both.
+    A GPU is never ready for its first batch earlier. So what takes the CPU longer until then is in
+    one run only, such as a download, and the GPU's time counts for both. What follows may take the
+    CPU longer, such as a validation or compilation before the first step.
     """
     records = [
         measured_script(
@@ -205,21 +206,35 @@ def _records(
         )
         for run, host in zip(runs, hosts, strict=False)
     ]
-    here_seconds, there_seconds = (records[place].startup_seconds for place in (0, -1))
+    starts = _starts(runs, records)
+    here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:
         print(
-            f"The start-up took {seconds(here_seconds)} in the CPU's run and "
-            f"{seconds(there_seconds)} in the GPU's, which counts for both.",
+            f"Before its first batch, the CPU's run took {seconds(here_seconds)} and the GPU's "
+            f"{seconds(there_seconds)}, which counts for both.",
             file=sys.stderr,
         )
-        records[0] = records[0].model_copy(update={"startup_seconds": there_seconds})
+        startup_seconds = max(0.0, records[0].startup_seconds - here_seconds + there_seconds)
+        records[0] = records[0].model_copy(update={"startup_seconds": startup_seconds})
     elif there_seconds > here_seconds + CONTEXT_SECONDS[2]:
         print(
-            f"The start-up took {seconds(there_seconds)} in the GPU's run, which was first, and "
-            f"{seconds(here_seconds)} in the CPU's. If it was a download, ask again.",
+            f"Before its first batch, the GPU's run, which was first, took "
+            f"{seconds(there_seconds)}, and the CPU's {seconds(here_seconds)}. If it was a "
+            f"download, ask again.",
             file=sys.stderr,
         )
     return records
+
+
+def _starts(runs: Sequence[Watched], records: Sequence[Measured]) -> list[float]:
+    """Return the time of each run until its first batch or forward pass.
+
+    Return the whole start-ups if a run showed neither before its first step.
+    """
+    seen = [run.process.seen_at for run in runs if run.process and run.process.seen_at]
+    if len(seen) < len(runs):
+        return [record.startup_seconds for record in records]
+    return [at - run.began_at for at, run in zip(seen, runs, strict=True)]
 
 
 def _compared(
