@@ -162,7 +162,9 @@ def seen_line(run: Result, watched: Watched | None) -> str:
 
 
 def suggestion(pair: Comparison, watched: Watched | None) -> Iterator[str]:
-    """Yield what may shorten a script's waits for batches, and why there are no estimates."""
+    """Yield what a script lacks for a GPU or for its waits, and why there are no estimates."""
+    if watched and watched.process and watched.process.moves_nothing and not pair.gpu:
+        yield say("moves nothing")
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
