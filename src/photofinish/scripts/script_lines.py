@@ -25,10 +25,7 @@ _MAY_MOVE = re.compile(
     r"|lightning|transformers|accelerat|fastai|ignite|skorch|deepspeed",
     re.I,
 )
-"""Words of code that may move a model to a device, or of libraries that do.
-
-Those in comments count, too, as nothing is said of a script in doubt.
-"""
+"""Words of code or of libraries that may move a model. In a comment they count: it is in doubt."""
 
 
 class Loader(NamedTuple):
@@ -225,8 +222,9 @@ class Process:
     def moves_nothing(self) -> bool:
         """True if the project's files have the training's loop, and move nothing to a device."""
         files = [Path(file) for file in self.files if file.endswith(".py")]
-        texts = [file.read_text(errors="replace") for file in files if file.is_file()]
-        return any(".backward(" in text for text in texts) and not any(map(_MAY_MOVE.search, texts))
+        texts = [file.read_bytes().decode(errors="replace") for file in files if file.is_file()]
+        has_loop = any(".backward(" in text for text in texts)
+        return has_loop and not any(map(_MAY_MOVE.search, texts))
 
     @property
     def first_step_at(self) -> float | None:
