@@ -28,7 +28,7 @@ BEGIN = """
 import warnings
 warnings.simplefilter("error")
 import argparse, importlib.util, itertools
-importlib.util.find_spec("torch")  # as transformers does: that is no import
+importlib.util.find_spec("torch")  # as libraries do: that is no import
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -246,13 +246,16 @@ while True:
 """
 
 
-def test_no_number_of_workers_is_suggested_to_a_script_as_they_start_in_each_short_epoch(
+def test_a_script_with_slow_batches_that_moves_nothing_gets_no_workers_and_no_gpu_before_an_edit(
     run: Ask, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(SLOW_ROWS)
     printed = capsys.readouterr().out
     assert "num_workers=" not in printed
     assert "`persistent_workers=True`" in printed
+    assert "Your script moves nothing to a GPU" in printed
+    run(f"{SLOW_ROWS}\n# place = 'cuda'")
+    assert "moves nothing" not in capsys.readouterr().out
 
 
 def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(

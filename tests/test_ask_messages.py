@@ -94,6 +94,27 @@ def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
     assert watched.process.unseen == "captures steps"
 
 
+@pytest.mark.parametrize(
+    ("code", "moves_nothing"),
+    [
+        ("loss.backward()\nnet.train_on(samples, json.dumps(inputs))", True),
+        ("loss.backward()\nnet.to(where)", False),
+        ("loss.backward()\nnet = net.cuda()", False),
+        ("loss.backward()\nx = torch.ones(2, device=there)", False),
+        ("loss.backward()\nfrom lightning import Fabric", False),
+        ("loss.backward()\nnet.npu()", False),
+        ("YOLO('small').train(data)", False),  # the loop of a library
+    ],
+)
+def test_a_script_moves_nothing_if_its_own_loop_has_no_word_of_a_device(
+    tmp_path: Path, code: str, moves_nothing: bool
+) -> None:
+    (tmp_path / "train.py").write_text(code)
+    process = Process()
+    process.add({"kind": "files", "value": [str(tmp_path / "train.py"), str(tmp_path / "gone.py")]})
+    assert process.moves_nothing == moves_nothing
+
+
 def test_a_script_gets_our_input_if_it_runs_once() -> None:
     script = "import torch; print(int(input()) / 0)"
     Path("train.py").write_text(script, encoding="utf-8")

@@ -162,10 +162,12 @@ def seen_line(run: Result, watched: Watched | None) -> str:
 def suggestion(
     pair: Comparison, decision: Decision, watched: Watched | None = None
 ) -> Iterator[str]:
-    """Yield what may shorten a script's waits for batches, and why there are no estimates.
+    """Yield what a script lacks for a GPU or for its waits, and why there are no estimates.
 
     If the answer is open for want of a GPU's time, its own line says why.
     """
+    if watched and watched.process and watched.process.moves_nothing and not pair.gpu:
+        yield say("moves nothing")
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]

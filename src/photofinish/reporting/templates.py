@@ -335,6 +335,8 @@ TEMPLATES = {
     "read back": "Read it every 50 steps.",
     "keep size": "Its size is read back. `torch.where` needs none.",
     "make there": "Make it on the GPU, by `device=`.",
+    "moves nothing": "Your script moves nothing to a GPU, so none helps before you add "
+    "`.to(device)` for its model and batches.",
     "no estimates asked": "There are no estimates: {why}.",
     "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
     "tried: without `persistent_workers=True` they start again in each epoch.",

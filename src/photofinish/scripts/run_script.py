@@ -46,8 +46,7 @@ _PRECISE = 0.02
 UNSEEN_SECONDS = 30.0
 """Time after the import of another library from which on torch is not expected.
 
-After a first batch or module, a step may take longer, as of many accumulated gradients: one line
-says that none was seen, and the script goes on.
+A first step may take longer, as with many accumulated gradients. So the script goes on after it.
 """
 _BESIDE_TORCH = {"sklearn"}
 """Libraries that scripts import long before torch."""
@@ -263,13 +262,11 @@ class _Output:
                 self._kept, self._came_at = (self._kept + came)[-_KEPT_BYTES:], _clock()
 
     def new_question(self) -> str | None:
-        """Return a last line without its end, once nothing has followed it for a while.
-
-        A progress bar is none: it begins with a carriage return.
-        """
+        """Return a last line without its end, once nothing has followed it for a while."""
         line = self._kept.rpartition(b"\n")[2]
+        is_bar = b"\r" in line
         is_silent = _clock() - self._came_at > SILENT_SECONDS
-        if not line.strip() or line == self._shown or b"\r" in line or not is_silent:
+        if is_bar or not is_silent or not line.strip() or line == self._shown:
             return None
         self._shown = line
         return line[-_MOST_SHOWN_BYTES:].decode(errors="replace").strip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,12 @@ _FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch"
 """Kinds of lines that have one value."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
+_MAY_MOVE = re.compile(
+    r"device|cuda|gpu|\.to\(|\b(mps|xpu|hpu|npu)\b"
+    r"|lightning|transformers|accelerat|fastai|ignite|skorch|deepspeed",
+    re.I,
+)
+"""Words of code or of libraries that may move a model. In a comment they count: it is in doubt."""
 
 
 class Loader(NamedTuple):
@@ -210,6 +217,14 @@ class Process:
     def used_accelerator(self) -> bool:
         """True if weights were on one, or memory was allocated there, as by offloading."""
         return self.device != "cpu" or bool(self.peak_bytes["device_bytes"])
+
+    @property
+    def moves_nothing(self) -> bool:
+        """True if the project's files have the training's loop, and move nothing to a device."""
+        files = [Path(file) for file in self.files if file.endswith(".py")]
+        texts = [file.read_bytes().decode(errors="replace") for file in files if file.is_file()]
+        has_loop = any(".backward(" in text for text in texts)
+        return has_loop and not any(map(_MAY_MOVE.search, texts))
 
     @property
     def first_step_at(self) -> float | None:
