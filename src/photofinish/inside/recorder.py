@@ -72,6 +72,8 @@ class Recorder:
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
         """Number of periods with validation, and of forward passes before the first step."""
+        self._validations_before = 0
+        """Number of periods with validation before the step that is counted."""
         self._watches_at = 0.0
         self._single_steps = SingleSteps(self._note)
         self._closes_at = 0.0
@@ -284,11 +286,10 @@ class Recorder:
         if self._device is not None:
             self._device.period_ended()
         if now >= self._closes_at:
-            has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
             if optimizer is not None:
                 self._single_steps.see_weights(optimizer)
-            self._end_single_step(has_validated=has_validated)
+            self._end_single_step()
 
     def _end_run(self) -> None:
         """End a block of like periods, without what has passed since."""
@@ -337,10 +338,12 @@ class Recorder:
             len(on_device),
         ]
 
-    def _end_single_step(self, *, has_validated: bool) -> None:
+    def _end_single_step(self) -> None:
         """Count the operations in a period, once training has begun. Watch some on the CPU."""
         single, steps, now = self._single_steps, sum(self._all_steps), _clock()
         passed_seconds = now - (self._first_step_at or now)
+        has_validated = self._validations > self._validations_before
+        self._validations_before = self._validations
         if single.step_ended(
             is_training=not has_validated or self._validations > steps / 2,
             is_early=steps < _LEAST_STEPS and passed_seconds < _LEAST_SECONDS,

@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .counting import WEIGHTED, OperatorCounts, SavedTensors
 from .precision import ProductPrecisions
+from .timed_batches import LOADING
 
 
 class ScriptStep:
@@ -110,6 +111,8 @@ class _SavedByAnyNetwork(SavedTensors):
         self._precisions = precisions
 
     def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if LOADING:
+            return
         with suppress(NotImplementedError, RuntimeError):  # of weights within torch.func
             for weight in module.parameters(recurse=False):
                 self.weights.add(weight.untyped_storage().data_ptr())

@@ -96,6 +96,8 @@ class ProfiledStep:
         backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
         for event in self._profile.events() or ():  # type: ignore[no-untyped-call]
             total += event.self_cpu_time_total
+            if event.name.startswith("enumerate(DataLoader)"):  # loading, and all within it
+                total -= event.cpu_time_total
             is_inner = event.cpu_parent is not None and event.cpu_parent.name == event.name
             if event.name in operators and not is_inner:
                 own[event.name] += event.cpu_time_total
