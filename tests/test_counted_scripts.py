@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from watched_scripts import recorded
 
 BEGIN = """
@@ -176,3 +177,44 @@ train(Spectrum(256, 4), loader(Data(64, 16, transform=slowly)))
 def test_slow_loading_hides_no_operator_without_a_formula(tmp_path: Path) -> None:
     (name,) = counted(tmp_path, SLOW, 0)["operations"]["without_formula"]
     assert name.startswith("aten::_fft")
+
+
+AUTOCAST = """
+from contextlib import nullcontext
+torch.manual_seed(0)
+class Cast(nn.Sequential):
+    def forward(self, x):
+        with CAST:
+            y = super().forward(x)
+            y.detach().NUMPY()  # which has no bfloat16
+        return y
+layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
+net = Cast(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1568, 320), nn.Tanh(),
+           nn.Unflatten(1, (10, 32)), layer, nn.Flatten(), nn.Linear(320, 4))
+train(net, loader(Data(3, 16, 16)))
+torch.save(net.state_dict(), "net.pt")
+"""
+ON_CUDA = 'torch.autocast("cuda")', "torch.cuda.amp.autocast()", 'torch.amp.autocast("cuda")'
+
+
+def test_an_autocast_for_cuda_counts_as_one_on_the_cpu_and_changes_no_weight(
+    tmp_path: Path,
+) -> None:
+    def operations(cast: str) -> dict[str, Any]:
+        script = AUTOCAST.replace("CAST:", f"{cast}:")
+        script = script.replace("NUMPY", "cpu" if "bfloat16" in cast else "numpy")
+        return counted(tmp_path / cast[:30], script, 0)["operations"]  # type: ignore[no-any-return]
+
+    def weights(cast: str) -> dict[str, torch.Tensor]:
+        return torch.load(tmp_path / cast[:30] / "0" / "net.pt")  # type: ignore[no-any-return]
+
+    usual = operations("nullcontext()")
+    here = operations('torch.autocast("cpu", torch.bfloat16)')
+    for cast in ON_CUDA:
+        found = operations(cast)
+        for count in ("kernels", "saved_tensor_bytes", "flops", "saved_activations"):
+            assert found[count] == pytest.approx(here[count], rel=0.15), count
+        pairs = zip(weights(cast).values(), weights("nullcontext()").values(), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
+    assert usual["saved_tensor_bytes"] > 1.5 * here["saved_tensor_bytes"]
+    assert usual["kernels"] < 0.85 * here["kernels"]

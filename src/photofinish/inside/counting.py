@@ -233,10 +233,13 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is None and not is_memory_bound(func):
             self.unknown.add(func.name().partition(".")[0])
         elif formula:
+            self.kernels += self._saved.casts(args) if self._saved else 0
             try:
                 self.flops += formula(*args, **kwargs, output=output)
             except Exception as error:  # noqa: BLE001  # as the script goes on
                 self.failure = error
+        elif self._saved and func.overloadpacket is torch.ops.aten._to_copy:
+            self._saved.copied(args[0], output)
         return output
 
     def add_fused(self, count: FusedCount, outputs: Sequence[torch.Tensor]) -> None:
@@ -246,7 +249,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kernels += count.forward_kernels + count.backward_kernels
         self.time_steps += count.time_steps
         if self._saved:
-            self._saved.other_bytes += count.other_saved_bytes
+            self._saved.other_bytes += count.other_saved_bytes // (1 + self._saved.is_cast)
             for tensor in (*count.saved, *outputs) if count.saved else ():
                 self._saved.save(tensor)
                 self._saved.kept.append(tensor)
@@ -288,6 +291,8 @@ class SavedTensors:
     def __init__(self, network: nn.Module) -> None:
         self._layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
         self.weights = set(map(_address, network.parameters()))
+        self.is_cast = False
+        """True to count as an autocast on CUDA. To compute in 16 bits would change the script."""
         self._input_values = 0
         """Number of values in the running layer's input, until the input is saved."""
         self.activations: dict[int, int] = {}
@@ -313,12 +318,24 @@ class SavedTensors:
     def layer_ended(self, *_: Any) -> None:
         self._input_values = 0
 
+    def copied(self, tensor: Tensor, copy: Tensor) -> None:
+        """Leave out a weight's copy in another type, as weights are left out."""
+        if _address(tensor) in self.weights:
+            self.weights.add(_address(copy))
+
+    def casts(self, factors: Iterable[Any]) -> int:
+        """Return the casts of weights in a forward pass by an autocast, and of their gradients."""
+        if not (self.is_cast and torch.is_grad_enabled()):
+            return 0
+        floats = (each for each in factors if getattr(each, "dtype", None) == torch.float32)
+        return sum(1 + each.requires_grad for each in floats if _address(each) in self.weights)
+
     def save(self, tensor: torch.Tensor) -> torch.Tensor:
         address = _address(tensor)
         if LOADING or address is None or address in self.weights:
             return tensor
-        count = tensor.numel()
-        self.bytes[address] = tensor.untyped_storage().nbytes()
+        count, halves = tensor.numel(), self.is_cast and tensor.dtype == torch.float32
+        self.bytes[address] = tensor.untyped_storage().nbytes() // (1 + halves)
         if count == self._input_values:  # the input, or its cast copy
             self.activations[address], self._input_values = count, 0
         return tensor

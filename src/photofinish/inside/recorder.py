@@ -364,6 +364,7 @@ class Recorder:
     @functools.lru_cache  # noqa: B019  # there is one recorder
     def note_autocast(self, dtype: str) -> None:
         """Note once that an autocast computes in this type on CUDA only."""
+        self._single_steps.is_cast = True
         self._note(kind="autocast", dtype=dtype)
 
     def _note_length(self, name: str, value: float, by: str) -> None:
