@@ -67,6 +67,7 @@ class Recorder:
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
+        self._is_on_cpu = True
         self._device: Device | None = None
         self.is_attentive = True
         """True if each batch and step needs more than sums."""
@@ -254,10 +255,17 @@ class Recorder:
             self._main = number
         self._steps.append(0)
         self._all_steps.append(0)
-        device = next((weight.device for weight in weights), None)
+        device = next((each.device for each in weights if each.device.type != "cpu"), None)
         kind = device.type if device else "cpu"
-        if kind != "cpu" and self._device is None:
-            self._device = Device(device)
+        self._is_on_cpu = self._is_on_cpu and device is None
+        if device is not None and self._device is None:
+            try:
+                found = Device(device)
+                found.wait(_clock())
+                found.event()
+                self._device = found
+            except Exception as error:  # noqa: BLE001  # of a device that torch.accelerator lacks
+                self._note(kind="unseen device", name=kind, why=str(error))
         if self._first_step_at is None:
             self._first_step_at = _clock()
             self.is_attentive = self._device is not None
@@ -349,7 +357,7 @@ class Recorder:
             is_early=steps < _LEAST_STEPS and passed_seconds < _LEAST_SECONDS,
             compiles=self._compiles,
             version=self.torch_version,
-            watches=self._device is None and not self._compiles,
+            watches=self._is_on_cpu and not self._compiles,
         ):
             self.is_attentive = self._device is not None or single.is_active
             self._closes_at = 0.0 if single.is_active else self._closes_at
