@@ -365,3 +365,26 @@ def test_what_follows_the_last_step_on_a_device_is_no_step(tmp_path: Path) -> No
     figures = figures_of(process)
     assert figures.steps == 300
     assert figures.last_step_at < float(printed) + 0.5
+
+
+ON_ANOTHER = """
+import photofinish
+photofinish.steps([])
+import torch
+here = torch.nn.Embedding(4, 2)
+there = torch.nn.Linear(2, 2, device="meta")
+optimizer = torch.optim.SGD([*here.parameters(), *there.parameters()])
+for _ in range(40):
+    there(torch.ones(4, 2, device="meta")).sum().backward()
+    optimizer.step()
+print("ended")
+"""
+
+
+def test_an_accelerator_without_a_clock_ends_no_script(tmp_path: Path) -> None:
+    """Nor does a first weight on the CPU, such as an offloaded embedding's, hide it."""
+    process, printed = recorded(tmp_path, ON_ANOTHER)
+    assert printed == "ended\n"
+    assert process.device == "meta"
+    assert process.taken_steps == 40
+    assert process.step_parts == {}  # which would be times until the device is given its work

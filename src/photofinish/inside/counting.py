@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
 from .fused import FusedCount, FusedOperators
+from .timed_batches import LOADING
 from .without_formula import ProfiledStep, is_memory_bound
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class OperatorCounts:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._saved.kept.clear()
         self._stack.__exit__(*error)
 
     def fail(self, why: str) -> None:
@@ -212,6 +214,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if LOADING:
+            return func(*args, **kwargs)
         if self.is_paused:
             self._adds_up = True
             return func(*args, **kwargs)
@@ -229,10 +233,13 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is None and not is_memory_bound(func):
             self.unknown.add(func.name().partition(".")[0])
         elif formula:
+            self.kernels += self._saved.casts(args) if self._saved else 0
             try:
                 self.flops += formula(*args, **kwargs, output=output)
             except Exception as error:  # noqa: BLE001  # as the script goes on
                 self.failure = error
+        elif self._saved and func.overloadpacket is torch.ops.aten._to_copy:
+            self._saved.copied(args[0], output)
         return output
 
     def add_fused(self, count: FusedCount, outputs: Sequence[torch.Tensor]) -> None:
@@ -242,9 +249,10 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kernels += count.forward_kernels + count.backward_kernels
         self.time_steps += count.time_steps
         if self._saved:
-            self._saved.other_bytes += count.other_saved_bytes
+            self._saved.other_bytes += count.other_saved_bytes // (1 + self._saved.is_cast)
             for tensor in (*count.saved, *outputs) if count.saved else ():
                 self._saved.save(tensor)
+                self._saved.kept.append(tensor)
 
     def _convolution(
         self, images: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any,
@@ -282,11 +290,15 @@ class SavedTensors:
 
     def __init__(self, network: nn.Module) -> None:
         self._layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
-        self.weights = {weight.untyped_storage().data_ptr() for weight in network.parameters()}
+        self.weights = set(map(_address, network.parameters()))
+        self.is_cast = False
+        """True to count as an autocast on CUDA. To compute in 16 bits would change the script."""
         self._input_values = 0
         """Number of values in the running layer's input, until the input is saved."""
         self.activations: dict[int, int] = {}
         self.bytes: dict[int, int] = {}
+        self.kept: list[Tensor] = []
+        """Tensors of fused operators. Without them, others would get their addresses."""
         self.other_bytes = 0
         """Bytes that fused operators save in addition to their inputs and outputs."""
 
@@ -306,15 +318,32 @@ class SavedTensors:
     def layer_ended(self, *_: Any) -> None:
         self._input_values = 0
 
+    def copied(self, tensor: Tensor, copy: Tensor) -> None:
+        """Leave out a weight's copy in another type, as weights are left out."""
+        if _address(tensor) in self.weights:
+            self.weights.add(_address(copy))
+
+    def casts(self, factors: Iterable[Any]) -> int:
+        """Return the casts of weights in a forward pass by an autocast, and of their gradients."""
+        if not (self.is_cast and torch.is_grad_enabled()):
+            return 0
+        floats = (each for each in factors if getattr(each, "dtype", None) == torch.float32)
+        return sum(1 + each.requires_grad for each in floats if _address(each) in self.weights)
+
     def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        try:
-            storage = tensor.untyped_storage()
-            address, count = storage.data_ptr(), tensor.numel()
-        except (NotImplementedError, RuntimeError):  # of a sparse tensor or a subclass
+        address = _address(tensor)
+        if LOADING or address is None or address in self.weights:
             return tensor
-        if address in self.weights:
-            return tensor
-        self.bytes[address] = storage.nbytes()
+        count, halves = tensor.numel(), self.is_cast and tensor.dtype == torch.float32
+        self.bytes[address] = tensor.untyped_storage().nbytes() // (1 + halves)
         if count == self._input_values:  # the input, or its cast copy
             self.activations[address], self._input_values = count, 0
         return tensor
+
+
+def _address(tensor: Tensor) -> int | None:
+    """Return the address of a tensor's storage, or None of a sparse tensor or a subclass."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return None

@@ -67,11 +67,14 @@ class Recorder:
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
+        self._is_on_cpu = True
         self._device: Device | None = None
         self.is_attentive = True
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
         """Number of periods with validation, and of forward passes before the first step."""
+        self._validations_before = 0
+        """Number of periods with validation before the step that is counted."""
         self._watches_at = 0.0
         self._single_steps = SingleSteps(self._note)
         self._closes_at = 0.0
@@ -252,10 +255,17 @@ class Recorder:
             self._main = number
         self._steps.append(0)
         self._all_steps.append(0)
-        device = next((weight.device for weight in weights), None)
+        device = next((each.device for each in weights if each.device.type != "cpu"), None)
         kind = device.type if device else "cpu"
-        if kind != "cpu" and self._device is None:
-            self._device = Device(device)
+        self._is_on_cpu = self._is_on_cpu and device is None
+        if device is not None and self._device is None:
+            try:
+                found = Device(device)
+                found.wait(_clock())
+                found.event()
+                self._device = found
+            except Exception as error:  # noqa: BLE001  # of a device that torch.accelerator lacks
+                self._note(kind="unseen device", name=kind, why=str(error))
         if self._first_step_at is None:
             self._first_step_at = _clock()
             self.is_attentive = self._device is not None
@@ -284,11 +294,10 @@ class Recorder:
         if self._device is not None:
             self._device.period_ended()
         if now >= self._closes_at:
-            has_validated = bool(self._flags & VALIDATES)
             self._end_block(now)
             if optimizer is not None:
                 self._single_steps.see_weights(optimizer)
-            self._end_single_step(has_validated=has_validated)
+            self._end_single_step()
 
     def _end_run(self) -> None:
         """End a block of like periods, without what has passed since."""
@@ -337,16 +346,18 @@ class Recorder:
             len(on_device),
         ]
 
-    def _end_single_step(self, *, has_validated: bool) -> None:
+    def _end_single_step(self) -> None:
         """Count the operations in a period, once training has begun. Watch some on the CPU."""
         single, steps, now = self._single_steps, sum(self._all_steps), _clock()
         passed_seconds = now - (self._first_step_at or now)
+        has_validated = self._validations > self._validations_before
+        self._validations_before = self._validations
         if single.step_ended(
             is_training=not has_validated or self._validations > steps / 2,
             is_early=steps < _LEAST_STEPS and passed_seconds < _LEAST_SECONDS,
             compiles=self._compiles,
             version=self.torch_version,
-            watches=self._device is None and not self._compiles,
+            watches=self._is_on_cpu and not self._compiles,
         ):
             self.is_attentive = self._device is not None or single.is_active
             self._closes_at = 0.0 if single.is_active else self._closes_at
@@ -361,6 +372,7 @@ class Recorder:
     @functools.lru_cache  # noqa: B019  # there is one recorder
     def note_autocast(self, dtype: str) -> None:
         """Note once that an autocast computes in this type on CUDA only."""
+        self._single_steps.is_cast = True
         self._note(kind="autocast", dtype=dtype)
 
     def _note_length(self, name: str, value: float, by: str) -> None:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .counting import WEIGHTED, OperatorCounts, SavedTensors
 from .precision import ProductPrecisions
+from .timed_batches import LOADING
 
 
 class ScriptStep:
@@ -25,9 +26,12 @@ class ScriptStep:
     see the cost of operators without a formula.
     """
 
-    def __init__(self, *, compiles: bool = False, is_profiled: bool = False) -> None:
+    def __init__(
+        self, *, compiles: bool = False, is_profiled: bool = False, is_cast: bool = False
+    ) -> None:
         self._precisions = ProductPrecisions()
         self._saved = _SavedByAnyNetwork(self._precisions)
+        self._saved.is_cast = is_cast
         self._operators = OperatorCounts(self._saved)
         self._optimizers: dict[int, Optimizer] = {}
         self._samples = self._bytes = 0
@@ -110,8 +114,11 @@ class _SavedByAnyNetwork(SavedTensors):
         self._precisions = precisions
 
     def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if LOADING:
+            return
         with suppress(NotImplementedError, RuntimeError):  # of weights within torch.func
-            for weight in module.parameters(recurse=False):
+            uncalled = isinstance(module, nn.MultiheadAttention)  # its output layer is not called
+            for weight in module.parameters(recurse=uncalled):
                 self.weights.add(weight.untyped_storage().data_ptr())
                 self.found[id(weight)] = weight
         if isinstance(module, nn.RNNBase):

@@ -26,6 +26,8 @@ class SingleSteps:
         self.watchers: list[Stalls | StepClock] = []
         """Watchers of a few steps each, one after another."""
         self._is_profiled = self.is_counted = False
+        self.is_cast = False
+        """True if the script has an autocast for CUDA, which does nothing on the CPU."""
         self._trained = 0
         """Number of weights with gradients in the step that was counted."""
 
@@ -92,7 +94,9 @@ class SingleSteps:
             return
         from .script_step import ScriptStep
 
-        self.counting = ScriptStep(compiles=compiles, is_profiled=self._is_profiled)
+        self.counting = ScriptStep(
+            compiles=compiles, is_profiled=self._is_profiled, is_cast=self.is_cast
+        )
 
     def _end_counting(self, counting: ScriptStep, *, is_training: bool, watches: bool) -> None:
         counts, needs_profile = counting.end(), counting.needs_profile

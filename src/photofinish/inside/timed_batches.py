@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 _clock = time.perf_counter
 
 
+LOADING: list[Any] = []
+"""What this process loads now. Nothing is counted meanwhile."""
+
+
+def _loaded(load: Callable[[Any], Any], given: Any) -> Any:
+    LOADING.append(given)
+    try:
+        return load(given)
+    finally:
+        LOADING.pop()
+
+
 class TimedBatches(Iterator[Any]):
     """Iterator of a loader with timed waits."""
 
@@ -21,13 +33,13 @@ class TimedBatches(Iterator[Any]):
         self._recorder = recorder
         self._number = recorder.loader_begins(loader, key)
         began_at = _clock()
-        self._iterator = iterate(loader)
+        self._iterator = _loaded(iterate, loader)
         recorder.waiting_seconds += _clock() - began_at
 
     def __next__(self) -> Any:
         recorder, asked_at = self._recorder, _clock()
         try:
-            batch = next(self._iterator)
+            batch = _loaded(next, self._iterator)
         except StopIteration:
             recorder.loader_ended()
             raise

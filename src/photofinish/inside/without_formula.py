@@ -20,11 +20,11 @@ MOST_SHARE = 0.1
 """Largest share of the CPU's time without a formula that allows an estimate, by hand."""
 _MEMORY_BOUND = re.compile(
     "_foreach|_fused_|amp|arange|as_strided|batch_norm|bernoulli|bincount|cat|clone|col2im|copy|cum|dot|"
-    "dropout|embedding|empty|equal|exponential|eye|fill|flip|full|gather|glu|grid_sampler|hard|im2col|"
-    "index|item|_like|linspace|(?<!ctc_)loss|max|mean|median|min|multinomial|mv|nonzero|norm|"
-    "one_hot|ones|pad|pixel|pool|prelu|prod|rand|reduce|repeat|resize|roll|rot90|scalar|scatter|"
-    "select|shuffle|slice|softmax|split|stack|std|sum|tril|triu|uniform|unfold|upsample|var|"
-    "view|where|zero|all$|any$"
+    "dropout|embedding|empty|entropy|equal|exponential|eye|fill|flip|full|gather|glu|grid_sampler|hard|"
+    "im2col|index|item|_like|linspace|log_sigmoid|(?<!ctc_)loss|max|mean|median|min|multinomial|mv|"
+    "nonzero|norm|one_hot|ones|pad|pixel|pool|[pr]relu|prod|rand|reduce|repeat|resize|roll|rot90|"
+    "scalar|scatter|select|shuffle|slice|softmax|split|stack|std|sum|tril|triu|uniform|unfold|"
+    "upsample|var|view|where|zero|all$|any$"
 )
 """Parts of the names of operators that move many values and compute little."""
 
@@ -46,7 +46,12 @@ def is_memory_bound(operator: Any) -> bool:
         return True
     if operator.namespace == "profiler":  # marks the optimizer's step
         return True
-    return operator.namespace == "aten" and bool(_MEMORY_BOUND.search(operator.name()))
+    if operator.namespace != "aten":
+        return False
+    # A backward pass moves and computes as much as its forward pass, which alone has the tag.
+    forward = operator.name().removeprefix("aten::").removesuffix("_backward")
+    tags = getattr(getattr(torch.ops.aten, forward, None), "default", operator).tags
+    return torch.Tag.pointwise in tags or bool(_MEMORY_BOUND.search(operator.name()))
 
 
 def custom_functions(loss: Tensor) -> set[str]:
@@ -96,6 +101,8 @@ class ProfiledStep:
         backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
         for event in self._profile.events() or ():  # type: ignore[no-untyped-call]
             total += event.self_cpu_time_total
+            if event.name.startswith("enumerate(DataLoader)"):  # loading, and all within it
+                total -= event.cpu_time_total
             is_inner = event.cpu_parent is not None and event.cpu_parent.name == event.name
             if event.name in operators and not is_inner:
                 own[event.name] += event.cpu_time_total
