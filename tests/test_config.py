@@ -171,6 +171,9 @@ INVALID = {
     "a: 1\nb: !!bool 1\n": 2,
     'a: 1\nb: !!int ""\n': 2,
     f"a: 1\nb: {'1' * 10_000}\n": 2,
+    f"{GOOD}  deep: {{model: {{name: ./net.py:Net, width: {'[' * 200}{']' * 200}}}}}\n": 17,
+    f"a: 1\nb: {'{b: ' * 30_000}{'}' * 30_000}\n": 2,
+    "".join(f"{' ' * level}a:\n" for level in range(200)): 100,
 }
 """YAML that is not valid, whose keys are no text, or whose values are none; the reported line."""
 

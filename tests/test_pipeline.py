@@ -243,6 +243,27 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
     assert project.git("status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [("plan", ""), ("plan", "stages:\n"), ("plan", "    deps:\n"), ("run", "    - pa")],
+)
+def test_a_lock_that_was_cut_in_writing_moves_aside_and_finished_stages_are_restored(
+    project: Project, command: str, end: str
+) -> None:
+    lock = project.root / "dvc.lock"
+    whole = lock.read_text(encoding="utf-8")
+    cut = whole[: whole.rindex(end) + len(end)] if end else ""
+    lock.write_text(cut, encoding="utf-8")
+    ran = project.run("python", "-m", "photofinish", command)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    again = {"compare"} if command == "run" else set()  # DVC caches no stage with metrics
+    assert _stages_run(ran.stdout) == _EVERY_TIME | again
+    aside = project.root / ".photofinish/dvc.lock"
+    assert f"dvc.lock was cut off in writing: it is {aside} now" in ran.stderr
+    assert aside.read_text(encoding="utf-8") == cut
+    assert lock.read_text(encoding="utf-8") == whole or command == "plan"
+
+
 def test_results_that_a_full_disk_cut_off_are_restored_or_trained_again(project: Project) -> None:
     training, result = f"train-cpu@{_OWN}", project.root / "results" / _OWN / "cpu"
     learned = contents(result / "model")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import OWN_FOLDER
+from photofinish.files import OWN_FOLDER, state_folder
 from photofinish.git import git_succeeds
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
 _DVC = Path(".dvc")
+_LOCK = Path("dvc.lock")
 
 
 def enter() -> None:
@@ -66,10 +69,14 @@ def repro(arguments: list[str]) -> int:
 
 
 def prepare() -> None:
-    """Check params.yaml, write the plan, and let DVC work without Git."""
+    """Check params.yaml, write the plan, and let DVC work without Git or with a cut dvc.lock."""
     from dvc.cli import main as dvc
 
     check_params()
+    if _lock_is_cut() and not time.sleep(1) and _lock_is_cut():  # not just being written
+        aside = shutil.move(_LOCK, state_folder() / _LOCK)
+        note = f"dvc.lock was cut off in writing: it is {aside} now. DVC restores finished stages"
+        print(note, file=sys.stderr)
     # `dvc init --no-scm` has set it, and `dvc config --unset` shall do so for good.
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
@@ -80,6 +87,25 @@ def check_params() -> None:
     """Exit with the problems in params.yaml, which DVC would read before the stage `plan` runs."""
     if status := subprocess.run([sys.executable, str(PLAN)], check=False).returncode:
         sys.exit(status)
+
+
+def _lock_is_cut() -> bool:
+    """Return True if DVC can't read dvc.lock, as it was interrupted in writing the file."""
+    from dvc.exceptions import DvcException
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.serialize import parse_yaml
+    from dvc.utils.strictyaml import validate
+
+    text = _LOCK.read_text(encoding="utf-8", errors="replace") if _LOCK.is_file() else None
+    if text is None or "<<<<<<<" in text:  # DVC itself names a conflict in Git
+        return False
+    # Only the last stage can be cut. Parsing hundreds takes seconds.
+    head, *entries = re.split(r"^(?=  \S)", text, flags=re.MULTILINE)
+    try:
+        validate(parse_yaml("".join([head, *entries[-1:]]), _LOCK), COMPILED_LOCKFILE_SCHEMA)
+    except DvcException:
+        return True
+    return False
 
 
 def has_git() -> bool:

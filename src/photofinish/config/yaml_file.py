@@ -9,6 +9,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -16,6 +17,8 @@ from photofinish.config.problems import KeyPath
 from photofinish.errors import ConfigError
 from photofinish.wording import printable, shortened
 
+_TOO_DEEP = 100
+"""Levels of nesting. No setting has ten, and pydantic reads JSON of fewer than 200."""
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
 
 
@@ -24,6 +27,7 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")
+        _check_depth(path, text)
         constructor, _ = YAML(typ="safe").get_constructor_parser(text)
         root = constructor.composer.get_single_node()
         if root is None:
@@ -49,6 +53,17 @@ def parse_yaml(path: Path) -> tuple[Any, Node | None]:
         hint = "; put text with a colon in quotes" if "':'" in problem else ""
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
+
+
+def _check_depth(path: Path, text: str) -> None:
+    """Raise ConfigError for nesting so deep that reading it would end in a crash."""
+    depth = 0
+    for event in YAML(typ="safe").parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth >= _TOO_DEEP:
+            line = event.start_mark.line + 1
+            problem = f"this is nested {depth} levels deep: close a bracket, or indent less"
+            raise ConfigError(f"{path}:{line}  {problem}")
 
 
 def _problems(
