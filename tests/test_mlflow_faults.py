@@ -27,6 +27,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import TrainingTimes, read_record
 from photofinish.tracking import sync
+from photofinish.tracking.client import REMOTE_SECONDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +37,6 @@ pytestmark = [
 
 EPOCHS = 3
 SYNC = "from photofinish.tracking.sync import bring_up_to_date; bring_up_to_date(5000)"
-MOST_DELAY_SECONDS = 10.0
 MakeTracked = Callable[..., "Tracked"]
 
 
@@ -187,7 +187,9 @@ def test_a_server_that_hangs_delays_a_training_little_and_changes_no_result(
     assert process.returncode == 0, output
     waited = re.search(r"waited ([\d.]+) s for MLflow", output)
     assert waited, output
-    assert float(waited[1]) <= MOST_DELAY_SECONDS
+    # One wait for the whole stage. A second one, such as for another call, would double it.
+    assert REMOTE_SECONDS < 10
+    assert float(waited[1]) < 2 * REMOTE_SECONDS
     assert output.count("MLflow: ") == 1
     assert "Traceback" not in output
     assert contents(tracked.stage.out / "model") == contents(trained_once.stage.out / "model")

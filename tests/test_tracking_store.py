@@ -107,7 +107,7 @@ def test_a_store_that_cannot_be_opened_is_reported_at_once_in_a_line_with_its_ad
     began_seconds = time.monotonic()
     with pytest.raises(UserError) as raised:
         open_store(project, project / "state")
-    assert time.monotonic() - began_seconds < 20  # MLflow itself tries for 100 seconds
+    assert time.monotonic() - began_seconds < 50  # MLflow itself tries for 100 seconds
     line = first_line(raised.value)
     assert problem in line
     assert uri.rpartition("/")[2] in line
