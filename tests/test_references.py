@@ -112,8 +112,8 @@ def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still
     assert not same_steps(written.training, other)
 
 
-def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
-    gpu_elsewhere: Trained, tmp_path: Path
+def test_only_the_chosen_machines_are_read_and_a_record_of_another_version_is_left_out(
+    gpu_elsewhere: Trained, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for machine in ("one", "two"):
         path = write_reference(tmp_path, recorded(gpu_elsewhere, machine))
@@ -125,8 +125,9 @@ def test_only_the_chosen_machines_are_read_and_unreadable_files_are_named(
         read_references(tmp_path, ["two", "three"])
     newer = path.read_text(encoding="utf-8").replace('"schema_version": 1', '"schema_version": 2')
     path.write_text(newer, encoding="utf-8")
-    with pytest.raises(UserError, match=str(path)):
-        read_references(tmp_path, "all")
+    assert [each.machine for each in read_references(tmp_path, "all")] == ["one"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
 
 
 def test_the_references_here_are_of_both_devices() -> None:
@@ -304,7 +305,7 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert d.startswith("d on cpu: not recorded")
 
 
-def test_the_shipped_records_of_an_older_photofinish_give_the_times_that_they_gave() -> None:
+def test_the_records_of_the_h100_give_the_times_that_they_gave() -> None:
     times = {
         each.training.device: each.timings for each in read_references(ROOT / "reference", ["h100"])
     }

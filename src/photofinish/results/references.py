@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -44,8 +45,8 @@ class Reference(Record):
     timings: Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
-    first_step: records.FirstStep | None = None
-    """None in records of earlier versions."""
+    first_step: records.FirstStep | None
+    """None if it was not measured."""
 
     @property
     def hardware(self) -> str:
@@ -66,6 +67,7 @@ def write_reference(folder: Path, reference: Reference) -> Path:
 def read_references(
     folder: Path, chosen: Literal["all", "none"] | Iterable[str]
 ) -> list[Reference]:
+    """Read the records of these machines. One of another version is left out with a line."""
     if chosen == "none" or not folder.is_dir():
         return []
     machines = sorted(path.name for path in folder.iterdir() if path.is_dir())
@@ -79,11 +81,8 @@ def read_references(
     for path in (path for name in names for path in sorted((folder / name).glob("*.json"))):
         try:
             references.append(Reference.model_validate_json(path.read_bytes()))
-        except ValidationError as error:
-            raise UserError(
-                f"{path} is not a reference that can be read: {error}. "
-                "Remove it, or set compare.references in params.yaml"
-            ) from error
+        except ValidationError:
+            print(f"{path} is left out: this photofinish can't read it", file=sys.stderr)
     return references
 
 
