@@ -219,6 +219,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     from photofinish.answer.result import Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
     from photofinish.results.job_times import Timings
+    from photofinish.results.timed_parts import TimedPart
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -259,6 +260,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             initial_weights_sha256=initial_weights_sha256,
             weights_sha256="b" * 64,
         )
+        steps, every = 600 / experiment.batch_size, [*epoch_seconds, *chain(*repeats)]
+        part = TimedPart(seconds=float(np.median(every)), steps=steps, epoch=0, holds="epoch")
         timings = Timings(
             host=cpu_host,
             host_name="workbench",
@@ -274,12 +277,15 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             tracking_seconds=0.0,
             resumed_at_epochs=(),
             training_image_count=600,
-            images_per_second=600 / float(np.median([*epoch_seconds, *chain(*repeats)])),
+            images_per_second=600 / part.seconds,
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
             steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
-            overhead=pass_times.Overhead(seconds=0.0),
+            overhead=pass_times.Overhead(seconds=0.0, checkpoint_seconds=0.0),
             load=load,
+            measured_load=load,
+            parts=(part,),
+            epoch_steps=steps,
             attribution=attribution,
         )
         one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)

@@ -160,7 +160,8 @@ def test_loading_never_takes_longer_than_a_faster_training(on_cpu: Any) -> None:
 def test_on_a_busy_machine_loading_takes_its_cpu_time_or_half(on_cpu: Any) -> None:
     for cpu_seconds, least in ((None, 0.09 / 2), (0.06, 0.06 / SHARED_CACHES)):
         attribution = made_up_attribution(0.09, batch_alone_cpu_seconds=cpu_seconds)
-        busy = epoch_bound(on_cpu(load=(BUSY,), attribution=attribution))
+        load = {"load": (BUSY,), "measured_load": (BUSY,)}
+        busy = epoch_bound(on_cpu(**load, attribution=attribution))
         at_most = 1 + 0.01 / least
         assert 0.99 * at_most < busy.at_most < 1.2 * at_most
     assert loads_longer_than_it_starts(pair_of(on_cpu(load=(BUSY,))))

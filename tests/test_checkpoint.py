@@ -10,13 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HeldClock, MakeExperiment, MakeResult
-from result_files import trained, with_timings
+from conftest import HeldClock, MakeExperiment
 from training_process import train_here
 
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.pass_times import Overhead
 from photofinish.results.records import TrainingTimes, read_record
 from photofinish.runs.run import Run
 from photofinish.stage.rank import seconds_since_process_start
@@ -120,13 +118,6 @@ def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
     assert slow.now_seconds >= 1000
     assert max(timings.total_seconds, timings.whole_seconds) < began_seconds + 500
     assert timings.overhead.seconds < 500
-
-
-def test_checkpoints_of_an_older_record_are_in_no_jobs_time(make_result: MakeResult) -> None:
-    run = trained(make_result, epoch_seconds=(2.0, 4.0, 3.0), total_seconds=19.0)  # 2.5 s start-up
-    older = Overhead(seconds=7.0)
-    timings = with_timings(run, overhead=older, epochs_left=10).timings
-    assert timings.whole_seconds == pytest.approx(19.0 - 7.0 + 10 * 3.1)
 
 
 class Code:

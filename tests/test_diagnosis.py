@@ -15,7 +15,6 @@ from conftest import MakeExperiment, MakeResult
 from dvc.utils.hydra import apply_overrides
 from result_files import (
     BUSY,
-    QUIET,
     STEP,
     as_result,
     in_turns,
@@ -38,7 +37,6 @@ from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
 from photofinish.reporting.tables import overview_table
-from photofinish.results import EpochTiming
 from photofinish.results.measurements import (
     InTurns,
     LoaderTimes,
@@ -47,6 +45,7 @@ from photofinish.results.measurements import (
     TriedWorkers,
 )
 from photofinish.results.pass_times import StepsTaken
+from photofinish.results.timed_parts import TimedPart
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -260,14 +259,14 @@ LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 
 
-TWO_STEPS = {"training_image_count": 16, "epochs": (EpochTiming(0.011, 0.1, 1.7e9),) * 2}
+A_STEP = TimedPart(seconds=0.011, steps=1, epoch=0, holds="epoch")
+TWO_STEPS = {"training_image_count": 16, "epoch_steps": 1, "parts": (A_STEP,) * 2}
 
 
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
-        ({"timings": {"load": (BUSY,)}}, "the machine was busy"),
-        ({"timings": {"load": (QUIET, BUSY)}}, "the machine was busy"),
+        ({"timings": {"measured_load": (BUSY,)}}, "the machine was busy"),
         (
             {"epoch_seconds": 3.8},
             "the parts of its steps add up to 418 ms, and an epoch took 3.8 s",
@@ -299,14 +298,14 @@ IMPOSSIBLE = PLAUSIBLE.model_copy(
 @pytest.mark.parametrize(
     ("measured", "likely"),
     [
-        ({"timings": {"load": (BUSY,)}}, "compute-bound"),
+        ({"timings": {"measured_load": (BUSY,)}}, "compute-bound"),
         (
             {"timings": TWO_STEPS},
             "compute-bound",
         ),
         ({"epoch_seconds": 0.3}, None),  # less than its steps
         # A step takes 9 ms on one batch, but 640 ms forward.
-        ({"timings": {"load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
+        ({"timings": {"measured_load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
     ],
 )
 def test_parts_that_fit_the_whole_still_show_a_likely_cause(

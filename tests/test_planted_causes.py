@@ -31,6 +31,7 @@ from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.measurements import InTurns, LoaderTimes, Tried
+from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -136,9 +137,20 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
         network.register_forward_pre_hook(computes)
         trainer = Trainer(experiment, network, training, batches[1], CPU)
         epochs = [each[1] for each in trainer.epochs()]
+        parts = [
+            TimedPart(
+                seconds=each.training_seconds,
+                steps=trainer.steps_per_epoch,
+                epoch=number,
+                holds="epoch",
+            )
+            for number, each in enumerate(epochs)
+        ]
         plan = plan_attribution(trainer, 0.01, 10.0, most_images=IMAGES)
         timings: dict[str, Any] = {
             "epochs": tuple(epochs),
+            "parts": tuple(parts),
+            "epoch_steps": trainer.steps_per_epoch,
             "training_image_count": IMAGES,
             "images_per_second": IMAGES / median_training_seconds(epochs),
             "startup_seconds": 0.01,

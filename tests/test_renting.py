@@ -74,6 +74,7 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
         host=host.model_copy(update={"cpu": cpu}),
         attribution=made_up_attribution(0.09),
         epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in timings.epochs),
+        parts=tuple(part.model_copy(update={"seconds": 3.8}) for part in timings.parts),
         total_seconds=21.5,
     )
     settings = {"input": LoaderInput(name="loader", workers=workers)}

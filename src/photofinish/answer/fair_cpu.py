@@ -70,9 +70,8 @@ def slowdown(run: JobTimes) -> float:
         return max(1.0, statistics.fmean(run.epoch_seconds) / least)
     if run.host.threads == 1:
         return slowdown_of_a_thread(run.load)
-    windows = run.load if run.measured_load else run.load[:-1]
-    passed = sum(window.wall_seconds for window in windows)
-    quiet = sum(window.wall_seconds for window in windows if not load_warnings([window]))
+    passed = sum(window.wall_seconds for window in run.load)
+    quiet = sum(window.wall_seconds for window in run.load if not load_warnings([window]))
     return max(passed / quiet, slowdown_of_a_thread(run.load)) if quiet else math.inf
 
 
@@ -137,8 +136,7 @@ def least_batch_seconds(run: JobTimes) -> float:
     cpu_seconds = run.attribution.batch_alone_cpu_seconds
     if cpu_seconds is not None:
         return cpu_seconds / SHARED_CACHES
-    load = run.measured_load or run.load
-    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(load)
+    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(run.measured_load)
 
 
 def least_startup_seconds(run: JobTimes) -> float:

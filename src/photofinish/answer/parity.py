@@ -242,9 +242,8 @@ def _fingerprints(
     largest = 0.0
     for part in one:
         (norm, *signed), (other_norm, *other_signed) = one[part], other[part]
-        # Older records have one sum. The mean square of several is nearer to the true difference.
-        apart = [mine - theirs for mine, theirs in zip(signed, other_signed, strict=False)]
-        difference = max(abs(norm - other_norm), math.hypot(*apart) / math.sqrt(len(apart)))
+        apart = math.dist(signed, other_signed) / math.sqrt(len(signed))
+        difference = max(abs(norm - other_norm), apart)
         scale = max(norm, other_norm)
         if not scale:
             continue

@@ -55,10 +55,8 @@ class StepCosts:
 
     @property
     def steps_timed(self) -> float:
-        """Number of steps in the parts, or in the epochs of records without parts."""
-        if self.timings.parts:
-            return sum(part.steps for part in self.timings.parts)
-        return len(self.timings.epoch_seconds) * self.steps_per_epoch
+        """Number of steps in the parts."""
+        return sum(part.steps for part in self.timings.parts)
 
     @property
     def epoch_share_seconds(self) -> float:
@@ -68,8 +66,8 @@ class StepCosts:
     def epoch_share_spread(self) -> tuple[float, float]:
         """Time per step in a fast and in a slow epoch."""
         by_parts = self.timings.epoch_by_parts
-        values = by_parts.values if by_parts else self.timings.epoch_seconds
-        return spread([seconds / self.steps_per_epoch for seconds in values])
+        assert by_parts
+        return spread([seconds / self.steps_per_epoch for seconds in by_parts.values])
 
     @cached_property
     def parts_seconds(self) -> dict[str, float]:

@@ -37,8 +37,8 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
 
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
-    measured_load: tuple[LoadWindow, ...] = ()
-    """Load while `measure` ran. In records without it, the last window of `load` covers that."""
+    measured_load: tuple[LoadWindow, ...]
+    """Load while `measure` ran."""
 
     @property
     def is_bound(self) -> bool:
@@ -118,8 +118,7 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
     @property
     def step_warnings(self) -> list[str]:
         """Reasons why the times of steps are unreliable. Empty on a quiet machine."""
-        before = [] if self.measured_load else self.busy
-        return before or load_warnings(self.measured_load or self.load[-1:])
+        return load_warnings(self.measured_load)
 
     @property
     def median_step_seconds(self) -> float:

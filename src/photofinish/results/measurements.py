@@ -220,8 +220,8 @@ class LoaderTimes(Record):
 class StepMeasurements(Record):
     """Measurements of single steps and of loading."""
 
-    parts: tuple[TimedPart, ...] = ()
-    """Parts of the training in the order of time. Empty in records before the stage `measure`."""
+    parts: tuple[TimedPart, ...]
+    """Parts of the training in the order of time."""
     epoch_steps: float | None = None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steady_state: SteadyState | None = None

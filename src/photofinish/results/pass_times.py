@@ -43,8 +43,8 @@ class Overhead(Record):
 
     seconds: float
     """Time for display and sampling the load."""
-    checkpoint_seconds: float | None = None
-    """Time to save checkpoints. None in older records, whose `seconds` contain it."""
+    checkpoint_seconds: float
+    """Time to save checkpoints."""
 
 
 class StepsTaken(Record):

@@ -99,7 +99,7 @@ class _EitherTraining(
 
 
 TensorFingerprint = tuple[float, ...]
-"""Norm of a tensor, and eight sums with fixed random signs, or one sum in older records.
+"""Norm of a tensor, and eight sums with fixed random signs.
 
 The difference of two such sums is about as large as the norm of the tensors' difference.
 """
