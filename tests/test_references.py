@@ -306,7 +306,7 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert d.startswith("d on cpu: not recorded")
 
 
-def test_the_shipped_records_of_an_older_photofinish_give_the_times_that_they_gave() -> None:
+def test_the_records_of_the_h100_give_the_times_that_they_gave() -> None:
     times = {
         each.training.device: each.timings for each in read_references(ROOT / "reference", ["h100"])
     }

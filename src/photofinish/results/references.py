@@ -45,8 +45,8 @@ class Reference(Record):
     timings: Timings
     scores: records.DeviceEvaluation
     history: tuple[EpochMetrics, ...]
-    first_step: records.FirstStep | None = None
-    """None in records of earlier versions."""
+    first_step: records.FirstStep | None
+    """None if it was not measured."""
 
     @property
     def hardware(self) -> str:
@@ -67,6 +67,7 @@ def write_reference(folder: Path, reference: Reference) -> Path:
 def read_references(
     folder: Path, chosen: Literal["all", "none"] | Iterable[str]
 ) -> list[Reference]:
+    """Read the records of these machines. One of another version is left out with a line."""
     if chosen == "none" or not folder.is_dir():
         return []
     machines = sorted(path.name for path in folder.iterdir() if path.is_dir())
