@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -114,21 +113,14 @@ def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
 
 
 def _extract(repository: Path, commit: str, folder: Path) -> None:
-    command = ["git", "archive", "--format=tar", commit]
-    with (
-        subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE) as process,
-        tarfile.open(fileobj=process.stdout, mode="r|") as archive,
-    ):
-        if hasattr(tarfile, "data_filter"):  # Python 3.11.4 and later
-            archive.extraction_filter = tarfile.data_filter
-        archive.extractall(folder)  # noqa: S202  # Git wrote the archive
+    with tempfile.TemporaryDirectory() as temporary:
+        index = f"{temporary}/index"
+        git(repository, "read-tree", commit, GIT_INDEX_FILE=index)
+        git(repository, "checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
     for line in git(repository, "ls-tree", "-r", commit).splitlines():
         entry, _, path = line.partition("\t")
         _, kind, of_submodule = entry.split()
         if kind == "commit" and (repository / path / ".git").exists():
-            git(
-                repository / path, "log", "-1", of_submodule
-            )  # an error names a commit that is missing
             _extract(repository / path, of_submodule, folder / path)
 
 
