@@ -157,13 +157,8 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def suggestion(
-    pair: Comparison, decision: Decision, watched: Watched | None = None
-) -> Iterator[str]:
-    """Yield what may shorten a script's waits for batches, and why there are no estimates.
-
-    If the answer is open for want of a GPU's time, its own line says why.
-    """
+def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) -> Iterator[str]:
+    """Yield what may shorten a script's waits, and why there are no estimates, if that is new."""
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
