@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,33 @@ while True:
         ask(command, wanted, LIMITS, AskFiles())
         first = capsys.readouterr().out.strip().splitlines()[0]
         assert re.search(line, first)
+
+
+def _sample(step_seconds: Sequence[float]) -> run_script.Watched:
+    """Return what is seen of epochs of 20 steps on the CPU."""
+    process, ended_at = Process(), 0.0
+    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0, "is_named": False})
+    process.add({"kind": "optimizer", "device": "cpu", "is_named": False})
+    for step, seconds in enumerate(step_seconds):
+        began_at, ended_at = ended_at, ended_at + seconds
+        began = None if step % 20 else 0
+        process.add([began_at, ended_at, [1], 1, 0.0, None, 0, 0, began, seconds, seconds, 0.0, 0])
+    return run_script.Watched(
+        "python train.py", process, process.figures(), 0.0, ended_at, 1.7e9, (), None
+    )
+
+
+def test_a_sample_that_ended_by_itself_is_not_asked_for_fewer_seconds_than_it_had(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its epochs take 1 s and 2 s in turn, 10 s in all."""
+    watched = _sample([0.05 + 0.05 * (step // 20 % 2) for step in range(140)])
+    monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
+    for allowed_seconds in (60.0, 10.0):
+        limits = Limits(allowed_seconds, 60.0)
+        ask(["python", "train.py"], Length("epochs", 1000, "--epochs"), limits, AskFiles())
+        wanted = re.findall(r"--seconds (\d+)", capsys.readouterr().out)
+        assert wanted == ([] if allowed_seconds == 60.0 else ["30"])
 
 
 def test_a_file_of_an_option_that_was_left_out_is_not_written_over_a_program(

@@ -429,17 +429,6 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
     assert named == [seconds for seconds in known for _ in ("answer", "picture")]
 
 
-def test_a_sample_that_ended_before_its_limit_is_not_asked_for_more_seconds(job: Job) -> None:
-    """The sample ended after 10 s, as it was precise. Three times as many are within its limit."""
-    epochs = (1.7 * (1 + 0.3 * (-1) ** number) for number in range(6))
-    step = HOUR_STEP.model_copy(update={"flops": 10**11, "saved_tensor_bytes": 10**7})
-    cpu = unevenly(with_timings(job(100.0), operations=step), *epochs, left=470)
-    pair = pair_of(cpu, settings=T4)
-    assert decide(pair, sampled_seconds=10.0).action.kind == "measure longer"
-    asked = decide(pair, sampled_seconds=60.0)
-    assert (asked.answer, asked.action.kind) == ("Can't tell", "try a GPU")
-
-
 def test_without_gpus_to_rent_the_answer_says_what_has_no_estimate(job: Job) -> None:
     found = verdict(pair_of(job(62.0), settings=Comparing(accelerators=())))
     assert found.answer.startswith("Can't tell: 62 s here, and no estimate for a GPU. ")

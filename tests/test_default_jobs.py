@@ -20,6 +20,7 @@ from result_files import (
 from photofinish.answer.decision import Decision, decide_all
 from photofinish.answer.result import Trained
 from photofinish.config.loader import Params, read_params
+from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import Operations, SteadyState, StepParts
 from photofinish.results.references import Reference, read_references
 
@@ -186,3 +187,13 @@ def test_each_job_of_params_yaml_has_its_answer_on_a_machine_of_any_speed(
 def test_the_longest_job_of_params_yaml_takes_about_an_hour(make_result: MakeResult) -> None:
     timings = cpu_result(make_result, "pictures-resnet", 1.0).timings
     assert 3000 < timings.whole_seconds < 5400
+
+
+def test_arithmetic_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:
+    """A network that computes most of its time is the one that a GPU helps."""
+    lines = []
+    for name in ("digits-cnn", "pictures-resnet"):
+        (pair,) = paired([cpu_result(make_result, name, 1.0)], shipped().comparing)
+        lines.append(verdict(pair).answer)
+    assert [line.partition(",")[0] for line in lines] == ["No", "Probably yes"]
+    assert ["arithmetic" in line for line in lines] == [False, True]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.prices import HERE, Terms, cost_of, terms_of
+from photofinish.answer.prices import Terms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
@@ -29,10 +29,8 @@ Reason = Literal[
     "saves enough", "may save enough", "saves too little", "saves nothing", "too short",
     "not known", "no estimate",
 ]  # fmt: skip
-MOST_RUNS = 100
-"""Largest number of runs that an answer names, by hand. Few jobs run more often unchanged."""
-WIDEST_RUNS = 10
-"""Largest ratio of the numbers of runs that an answer names, by hand. Others tell too little."""
+MOST_RUNS, WIDEST_RUNS = 100, 10
+"""Largest number of runs that an answer names, and ratio of two, by hand. Others help nobody."""
 CLOSE = 0.8, 1.25
 """Shares of a limit between which an interval around it is a close call, by hand."""
 
@@ -51,7 +49,7 @@ class Candidate:
     """Short name, such as `T4`."""
     basis: Basis
     time: UncertainTime
-    terms: Terms = HERE
+    terms: Terms = field(default_factory=Terms)
     option: RentalOption | None = None
     """Accelerator whose time is estimated."""
     timings: JobTimes | None = None
@@ -75,8 +73,8 @@ class Candidate:
     def value(self) -> tuple[bool, float, float]:
         """Sort key: doubt about the memory, then cost with the start, then time."""
         has_room = self.option is None or self.option.fits == "yes"
-        cost = self.cost if self.cost is not None else math.inf if self.terms.is_rented else 0.0
-        return not has_room, cost, self.time.seconds
+        not_known = math.inf if self.terms.is_rented else 0.0
+        return not has_room, not_known if self.cost is None else self.cost, self.time.seconds
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
@@ -133,12 +131,10 @@ def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
 
 
 class Runs(NamedTuple):
-    """Numbers of runs for which a GPU is rented once."""
+    """Smallest numbers of runs for which renting a GPU once may pay, and surely pays."""
 
     perhaps: int
-    """Smallest number that may pay."""
     surely: int
-    """Smallest number that surely pays."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,7 @@ class Worth:
     """True if the reason is about the GPU's job, False if it is about the CPU's."""
     limit: float = math.inf
     """Speed-up that no GPU exceeds, for an answer about any GPU."""
-    terms: Terms = HERE
+    terms: Terms = field(default_factory=Terms)
     """Terms of the GPU, or if none has an estimate, of the one that must save least."""
     jobs: int = 1
     """Number of experiments that are trained on the GPU."""

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from photofinish.config.compare import (
-    RENTAL_MINUTES,
-    Comparing,
-    ListPrice,
-    Prices,
-    list_prices,
-)
+from photofinish.config.compare import RENTAL_MINUTES, Comparing, ListPrice, Prices, list_prices
 
 SECONDS_AN_HOUR = 3600.0
 _LIST_CURRENCY = "USD"
@@ -30,7 +24,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Terms:
-    """Conditions on which a GPU can be had."""
+    """Conditions on which a GPU can be had. By default it is here."""
 
     start_seconds: float = 0.0
     """Time until it is ready."""
@@ -45,15 +39,10 @@ class Terms:
         return self.start_seconds + self.worth_seconds
 
 
-HERE = Terms()
-"""Terms of a GPU that is ready, costs nothing and need not save minutes."""
-
-
 def terms_of(name: str, settings: Comparing) -> Terms:
     """Return the terms of a GPU. One that is free or ready at once is used, not rented.
 
-    One that has no price, not even in a list, is the user's. Unless the settings say how long its
-    start takes, it has none, and need not save minutes.
+    One without a price is the user's: by default it has no start, and need not save minutes.
     """
     price, minutes = price_of(name, settings.prices), settings.rental_minutes
     own_amount = settings.prices.accelerator_hour.get(name)

@@ -35,10 +35,7 @@ With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their p
 """
 _MOST_REMEDIES = 2
 _LEAST_GAIN = 1.05
-"""Smallest speed-up of a whole job for which a change is suggested, by hand.
-
-Two runs of one job differ by as much.
-"""
+"""Smallest speed-up of a job for which a change is suggested, by hand. Two runs differ as much."""
 
 
 def step_speedup(turns: InTurns) -> Interval | None:
@@ -133,9 +130,8 @@ def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
     remedies = []
     for tried in loader.tried_inputs:
         gain = _gain_of_input(run, costs, loader, settings, tried)
-        remedy = to_remedy(run, costs, tried, gain)
-        if remedy.is_worth_it(run.timings):
-            remedies.append(remedy)
+        remedies.append(to_remedy(run, costs, tried, gain))
+    remedies = [each for each in remedies if each.is_worth_it(run.timings)]
     return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 

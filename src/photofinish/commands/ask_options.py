@@ -34,7 +34,8 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
     )
     ask.add_argument(
         "--start-minutes", type=_not_negative, metavar="N",
-        help="minutes until a GPU is ready (default: 5); 0 for your own, 1 for Colab",
+        help="minutes until a GPU is ready: 0 for your own, 1 for Colab (default: 5, and 0 for one "
+        "that no price list has)",
     )  # fmt: skip
     ask.add_argument(
         "--price", type=_not_negative, metavar="N",

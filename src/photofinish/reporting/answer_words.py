@@ -12,7 +12,6 @@ from photofinish.answer.candidates import Candidate, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.prices import Terms
 from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
 from photofinish.reporting.extrapolated import early, timed_text
@@ -34,8 +33,6 @@ from photofinish.wording import (
 
 _WORTH_CAPTURING = 1.5
 """Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
-_OF_ENDS = ("too short to rent", "close call", "can't tell")
-"""Templates with the ends of a gain, which come from those of the time here."""
 _MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
@@ -54,7 +51,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         verb="rent" if worth.about == "renting" else "use",
         here=here_text(pair, worth),
         there=there_text(worth, with_start=worth.answer != "No"),
-        start=start_text(worth.terms),
+        start=say("its start") if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
         most=max(0.0, worth.here.interval[1] - worth.terms.start_seconds),
@@ -125,28 +122,23 @@ def cost_text(gpu: Candidate) -> str:
     return say("of machine", it=cost, gpus=gpus) if gpus > 1 else cost
 
 
-def start_text(terms: Terms) -> str:
-    return say("its start") if terms.start_seconds else ""
-
-
 def here_text(pair: Comparison, worth: Worth) -> str:
-    """Return the time on this CPU, with its interval and what it comes from if extrapolated.
-
-    A time that was measured has its interval beside the ends of a gain, which come from it.
-    """
-    timings, time = pair.cpu.timings, seconds(worth.here.seconds)
+    """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
+    timings, value, interval = pair.cpu.timings, worth.here.seconds, worth.here.interval
+    time, is_measured = seconds(value), not timings.untimed_epochs
+    # The ends of a gain come from those of the time here.
+    has_ends = _kind(worth) in ("too short to rent", "close call", "can't tell")
+    if is_measured and has_ends and not is_wide(interval):
+        time = span(value, interval)
     if worth.jobs > 1:
-        if timings.untimed_epochs:
-            time = f"~{span(worth.here.seconds, worth.here.interval)}"
+        time = time if is_measured else f"~{span(value, interval)}"
         return say("all of a sweep", here=time, jobs=worth.jobs)
-    if timings.untimed_epochs:
-        ends = "-".join(dict.fromkeys(ends_in_unit(worth.here.seconds, worth.here.interval)))
-        known = say("unsure") if is_wide(worth.here.interval) else ends
+    if not is_measured:
+        ends = "-".join(dict.fromkeys(ends_in_unit(value, interval)))
+        known = say("unsure") if is_wide(interval) else ends
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
-    elif _kind(worth) in _OF_ENDS and not is_wide(worth.here.interval):
-        time = span(worth.here.seconds, worth.here.interval)
     has_seeds = worth.is_elsewhere and timings.seeds_seconds
     return say("all seeds", here=time) if has_seeds else time
 
@@ -163,13 +155,12 @@ def there_text(worth: Worth, *, with_start: bool = False) -> str:
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
-    mark, star = _marks(worth)
-    return f"{mark}{span(value, interval)}{star}"
+    return _marked(span(value, interval), worth)
 
 
-def _marks(worth: Worth) -> tuple[str, str]:
-    """Return the signs before and after a figure of the answer's GPU."""
-    return "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
+def _marked(text: str, worth: Worth) -> str:
+    """Return a figure of the answer's GPU with its sign."""
+    return f"{'~' * (worth.basis == 'estimated')}{text}{'*' * (worth.basis == 'recorded')}"
 
 
 def speedup_text(worth: Worth) -> str:
@@ -252,13 +243,11 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
     elif kind == "stay here" and runs:
         kind = "stay here for few"
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
-    gpu = say("the GPU") if decision.is_here else gpu_words(worth) or say("a GPU")
-    surely = action.runs.surely if action.runs else None
-    text = say(kind, gpu=gpu, price=price, runs=runs, surely=surely, rent=rent)
+    gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
+    text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)
     if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
         speedup, interval = yours
-        mark, star = _marks(worth)
-        values = {"speedup": f"{mark}{factor(speedup)}{star}", "ends": factors(interval)}
+        values = {"speedup": _marked(factor(speedup), worth), "ends": factors(interval)}
         text += f" {say('GPU of yours', gpu=gpu, **values)}" if not is_wide(interval) else ""
     return text
 
@@ -359,13 +348,12 @@ def summary(decisions: Sequence[Decision]) -> str:
 
 def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | None) -> list[str]:
     """Return the legend of the answers' texts: renting, marks, and the model that all share."""
-    terms = {each.about: each.worth.terms for each in decisions if each.worth.is_elsewhere}
-    kinds = {"renting": "Rent", "using": "Use"}
-    lines = [
-        say("legend of terms", word=kinds[about], terms=each)
-        for about, each in terms.items()
-        if each.worth_seconds
-    ]
+    lines = []
+    for worth in (each.worth for each in decisions if each.worth.is_elsewhere):
+        word = "Rent" if worth.about == "renting" else "Use"
+        line = say("legend of terms", word=word, terms=worth.terms)
+        if worth.terms.worth_seconds and line not in lines:
+            lines.append(line)
     text = " ".join(texts)
     signs = {"~": r"~\d", "*": r"\*", "(": r"\(\d[\d.,]*-\d"}
     marks = [say(f"mark of {mark}") for mark, sign in signs.items() if re.search(sign, text)]

@@ -159,12 +159,10 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def suggestion(
-    pair: Comparison, decision: Decision, watched: Watched | None = None
-) -> Iterator[str]:
+def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) -> Iterator[str]:
     """Yield what a script lacks for a GPU or for its waits, and why there are no estimates.
 
-    If the answer is open for want of a GPU's time, its own line says why.
+    What the answer's own lines say is left out.
     """
     if watched and watched.process and watched.process.moves_nothing and not pair.gpu:
         yield say("moves nothing")

@@ -17,7 +17,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.same_model import same_model
 from photofinish.answer.uncertainty import Interval
-from photofinish.reporting.answer_words import gpu_words, runs_text, start_text
+from photofinish.reporting.answer_words import runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
@@ -77,25 +77,21 @@ def _no_gpu(decision: Decision) -> str:
 
 def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
     """Draw the time over the number of runs, here and on a GPU that is rented once for all."""
-    worth, gpu = decision.worth, decision.worth.gpu
+    worth, gpu, runs = decision.worth, decision.worth.gpu, decision.worth.runs
     if gpu is None or is_wide(gpu.time.interval):
         return _no_gpu(decision)
+    if runs is None:
+        return say("runs not known")
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
         _Line(say("with its start", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
         _Line(say("and asked", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
     )
-    runs, most = worth.runs, 3.0
-    if runs is None and worth.saved[1] > 0:
-        return say("runs not known")
-    note = say("never repaid", gpu=gpu_words(worth))
-    if runs:
-        crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
-        note, most = say("sentence", text=runs_text(runs)), max(2 * crossing, 1.2 * runs.surely)
+    crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
+    most, note = max(2.0, 2 * crossing, 1.2 * runs.surely), say("sentence", text=runs_text(runs))
     if worth.is_yes:
-        note, most = say("pays at once"), max(2.0, most)
-    band = (runs.perhaps, runs.surely) if runs and not worth.is_yes else None
-    return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, band)
+        note, runs = say("pays at once"), None
+    return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, runs)
 
 
 def when_repaid(pair: Comparison, decision: Decision) -> Picture | str:
@@ -176,7 +172,7 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
     _name_dots(axes, [time / size for time in times], costs, names)
     prices = [each.terms.price for each in found if each.terms.price]
     dates = [each.as_of for each in prices if each.as_of]
-    start = "".join({start_text(each.terms) for each in found})
+    start = say("its start") if any(each.terms.start_seconds for each in found) else ""
     note = say("gpus note", oldest=min(dates, default=None)) if start else ""
     texts = [
         say("described gpu", name=name, time=time, cost=money(cost, currency))
@@ -188,9 +184,11 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
 
 def _marked(gpu: Candidate) -> str:
     """Return the name, with the mark of a record or of a doubtful memory, and a machine's GPUs."""
-    name = f"{gpu.name}*" if gpu.basis == "recorded" else gpu.name
-    if gpu.option and gpu.option.fits == "perhaps":
-        name = f"{gpu.name}?"
+    name = gpu.name
+    if gpu.basis == "recorded":
+        name += "*"
+    elif gpu.option and gpu.option.fits == "perhaps":
+        name += "?"
     gpus = gpu.terms.price.gpus if gpu.terms.price else 1
     return say("of machine", it=name, gpus=gpus) if gpus > 1 else name
 

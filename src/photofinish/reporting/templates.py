@@ -67,8 +67,6 @@ TEMPLATES = {
     # The second line: what to do.
     "do": "Do: {action}",
     "use the GPU": "train on {gpu}.",
-    "the GPU": "the GPU",
-    "a GPU": "a GPU",
     "use the CPU": "train on the CPU.",
     "use either": "train on the one that is free.",
     "rent": "{rent}.",
@@ -86,7 +84,7 @@ TEMPLATES = {
     "compare in fp32": "`precision: fp32`, in which the CPU is a fair comparison.",
     "stay here": "stay on this CPU.",
     "stay here for few": "stay. Renting pays {runs}.",
-    "rent for some": "one run: stay.[ {surely} or more: {rent}.]",
+    "rent for some": "one run: stay. {action.runs.surely} or more: {rent}.",
     "runs": "surely from {runs.surely:n run}[, perhaps from {perhaps}]",
     "GPU of yours": "On {gpu} of your own: {speedup} ({ends}).",
     # The second line: whether the model is the same.
@@ -306,7 +304,7 @@ TEMPLATES = {
     "no GPU known": "No picture of GPUs: no time on one is known well.",
     "no other GPU": "No picture of other GPUs: the one here does not pay.",
     "no priced GPU": "No picture of costs: no GPU has a known time and a price above 0.",
-    "runs not known": "No picture of runs: from how many on renting pays is not known well.",
+    "runs not known": "No picture of runs: no number is known from which on renting pays.",
     "no picture of epochs": "No picture of epochs: the script's steps were not seen.",
     "no parts of a step": "No picture of a step: its parts are not known.",
     "no pictures": "Pictures need matplotlib: pip install 'photofinish[pipeline]'.",
