@@ -68,9 +68,11 @@ class Result:
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
     loader_workers: int | None = None
+    """Number of workers of a script's loader. None without one."""
+    step_loading_seconds: float | None = None
+    """Most time that these take to load a step's batches. They may hide it behind its computing."""
     between_seconds: float = 0.0
     """Time of a script between two epochs, such as to save a checkpoint."""
-    """Number of workers of a script's loader. None without one."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     """Custom test metrics, or numbers of a script's metrics file, by name."""
     is_outdated: bool = False

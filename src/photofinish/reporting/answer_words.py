@@ -138,13 +138,17 @@ def there_text(worth: Worth) -> str:
     if worth.answer != "No":
         value = worth.there_seconds
         interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
+    estimate = worth.gpu.option.estimate if worth.gpu.option else None
+    hides_loading = estimate is not None and estimate.hides_loading
     if is_wide(interval):
-        return say("not known there")
+        low = say("at least", least=seconds(interval[0]))
+        return low if hides_loading else say("not known there")
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
     mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
-    return f"{mark}{span(value, interval)}{star}"
+    text = f"{mark}{span(value, interval)}{star}"
+    return say("at least", least=text) if hides_loading else text
 
 
 def speedup_text(worth: Worth) -> str:
@@ -314,6 +318,8 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if decision.is_here or option is None or option.estimate is None:
         return
     gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    if estimate.hides_loading:
+        yield say("hidden loading", run=pair.cpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
     if need and need.waiting_share > _MUCH_WAITING:
