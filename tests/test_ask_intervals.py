@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from conftest import MakeResult
 from result_files import STEP, taken_apart, trained
-from watched_scripts import figures_of, process_of
+from watched_scripts import block, figures_of, process_of
 
 from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.decision import decide
 from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_interval
 from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
+from photofinish.reporting.answer_words import answer_text, estimate_hints
+from photofinish.reporting.ask_lines import suggestion
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured_job import (
@@ -63,18 +68,22 @@ def _draws(count: int, seed: int) -> list[float]:
 
 
 @pytest.fixture
-def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
-    """Return the estimate for a script of 50 epochs of 100 steps."""
+def compared(cpu_host: CpuTarget) -> Callable[..., Comparison]:
+    """Return the comparison of a script of 50 epochs of 100 steps with a T4."""
 
-    def on_t4(
+    def compared(
         samples: int,
         workers: int = 0,
         waiting_seconds: float = 0.0,
         validation_share: float = 0.0,
+        first_wait: float = 0.0,
         **counts: int,
-    ) -> Estimate:
+    ) -> Comparison:
         loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
-        process = process_of([20.0] * 40, **loads)
+        process = process_of([], **loads)
+        waits = [first_wait or waiting_seconds] + [waiting_seconds] * 39
+        for place, seconds in enumerate(waits):
+            process.add(block(20.0 * place, 20.0, **loads | {"waiting_seconds": seconds}))
         if samples:
             process.loaders[0] = Loader(100, workers)
         counted = {"images": samples or 1, "flops": 10**12} | counts
@@ -86,9 +95,17 @@ def on_t4(cpu_host: CpuTarget) -> Callable[..., Estimate]:
         measured = measured_script("job", run, "cpu", cpu_host)
         validation = {"validation_step_seconds": 20 * validation_share}
         result = result_of_script(measured_job(measured.model_copy(update=validation), 50, 100))
-        (option,) = Comparison(
-            result, None, settings=Comparing(accelerators=("T4",))
-        ).renting.options
+        return Comparison(result, None, settings=Comparing(accelerators=("T4",)))
+
+    return compared
+
+
+@pytest.fixture
+def on_t4(compared: Callable[..., Comparison]) -> Callable[..., Estimate]:
+    """Return the estimate of such a script."""
+
+    def on_t4(*given: Any, **named: Any) -> Estimate:
+        (option,) = compared(*given, **named).renting.options
         assert option.estimate
         return option.estimate
 
@@ -116,6 +133,46 @@ def test_a_script_without_workers_loads_after_it_has_launched_a_step(
     beside, after = (on_t4(32, workers, 10.0).epoch_seconds for workers in (2, 0))
     assert beside == pytest.approx(100 * 10.0)
     assert after > beside + 100 * 1e-3
+
+
+@pytest.mark.parametrize(
+    ("workers", "first_wait", "hides"),
+    [(4, 0.002, False), (4, 4.0, True), (0, 4.0, False)],
+    ids=["faster than a GPU", "slower", "no workers"],
+)
+def test_what_workers_hide_here_may_be_the_limit_on_a_gpu(
+    on_t4: Callable[..., Estimate], workers: int, first_wait: float, hides: bool
+) -> None:
+    """Steps of 20 s hide the loading by workers, of which only the first batch is waited for."""
+    known = on_t4(32, workers)
+    estimate = on_t4(32, workers, first_wait=first_wait)
+    assert estimate.hides_loading is hides
+    assert estimate.job.interval[0] == known.job.interval[0]
+    assert estimate.job.seconds == known.job.seconds
+    most = max(known.job.interval[1], 50 * 100 * first_wait / 4 if hides else 0.0)
+    assert most <= estimate.job.interval[1] < 1.3 * most
+
+
+@pytest.mark.parametrize(
+    ("first_wait", "words"),
+    [
+        (4.0, r"at least ~[\d.]+ min \([\d.]+-[\d.]+\) with its start"),
+        (60.0, r"at least [\d.]+ min on a T4 with its start"),
+    ],
+    ids=["within the printed range", "up to a wide one"],
+)
+def test_an_answer_says_that_a_gpu_takes_at_least_its_time_where_workers_hide_loading(
+    compared: Callable[..., Comparison], first_wait: float, words: str
+) -> None:
+    pair = compared(32, 4, first_wait=first_wait)
+    decision = decide(pair)
+    assert re.search(words, answer_text(pair, decision))
+    said = [*suggestion(pair, None)]
+    assert said == [*estimate_hints(pair, decision)]
+    assert "4 workers load during the steps here, so loading was not timed. By the" in said[0]
+    assert f"takes at most {first_wait / 4:.0f} s a step" in said[0]
+    in_turns = compared(32, 0)
+    assert "at least" not in answer_text(in_turns, decide(in_turns))
 
 
 def test_a_fast_host_launches_fast_beside_its_own_loading_too(

@@ -58,6 +58,8 @@ class Estimate:
     cost: float | None
     larger_batch: LargerBatch | None = None
     """Larger batch to suggest, if launching decides the step's time."""
+    hides_loading: bool = False
+    """True if workers here may hide loading that would take longer than this GPU's steps."""
     captured_job_seconds: float | None = None
     """Time of the job with `cuda_graphs: "on"`, if only that setting captures its steps."""
 
@@ -88,6 +90,7 @@ def estimate_job(
         time,
         cost_of(time.seconds, price),
         _larger_batch(run, operations, accelerator, step),
+        job.most_loading_seconds > job.epoch_seconds(step),
         job.time(captured).seconds if captured else None,
     )
 
@@ -127,6 +130,8 @@ class _EstimatedJob:
         self.startup_seconds = self._timings.once_seconds
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
+        self.most_loading_seconds = steps * (run.step_loading_seconds or 0.0)
+        """Most time of an epoch's loading that workers here hide behind its steps."""
         self._loads_itself = run.loads_itself
         # Work of a script's own code, and what takes longer than training, such as rollouts, stays.
         epoch_seconds = statistics.fmean(self._timings.epoch_seconds)
@@ -179,7 +184,11 @@ class _EstimatedJob:
             pairs = pairwise((*times, seconds(end, end, end)))
             return combined(*(LogError.reaching(one / other) for one, other in pairs))
 
-        return UncertainTime(seconds(1, 1, 1), error(0), error(2))
+        middle_seconds = seconds(1, 1, 1)
+        hidden_seconds = max(0.0, self.most_loading_seconds - self.epoch_seconds(step))
+        most_seconds = middle_seconds + epochs * (1 + self._validation_share) * hidden_seconds
+        hidden = LogError.reaching(most_seconds / middle_seconds)
+        return UncertainTime(middle_seconds, error(0), combined(error(2), hidden))
 
 
 def _larger_batch(

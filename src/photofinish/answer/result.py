@@ -69,6 +69,8 @@ class Result:
     """Time of parts of a script's step that were timed alone."""
     loader_workers: int | None = None
     """Number of workers of a script's loader. None without one."""
+    step_loading_seconds: float | None = None
+    """Most time that these take to load a step's batches. They may hide it behind its computing."""
     between_seconds: float = 0.0
     """Time of a script between two epochs, such as to save a checkpoint."""
     metrics: Mapping[str, float | None] = field(default_factory=dict)

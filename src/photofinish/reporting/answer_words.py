@@ -150,12 +150,16 @@ def there_text(worth: Worth, *, with_start: bool = False) -> str:
     value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
     if with_start:
         value, interval = worth.there_seconds, worth.gpu.interval_with_start
+    estimate = worth.gpu.option.estimate if worth.gpu.option else None
+    hides_loading = estimate is not None and estimate.hides_loading
     if is_wide(interval):
-        return say("not known there")
+        low = say("at least", least=seconds(interval[0]))
+        return low if hides_loading else say("not known there")
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
-    return _marked(span(value, interval), worth)
+    text = _marked(span(value, interval), worth)
+    return say("at least", least=text) if hides_loading else text
 
 
 def _marked(text: str, worth: Worth) -> str:
@@ -320,6 +324,8 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if decision.is_here or option is None or option.estimate is None:
         return
     gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    if estimate.hides_loading:
+        yield say("hidden loading", run=pair.cpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
     if need and need.waiting_share > _MUCH_WAITING:

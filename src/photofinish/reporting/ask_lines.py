@@ -171,6 +171,9 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
         loader = watched.process.loaders[figures.loader]
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
+    estimates = [each.estimate for each in pair.renting.options if each.estimate]
+    if any(each.hides_loading for each in estimates) and not pair.gpu:
+        yield say("hidden loading", run=pair.cpu)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
     if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:
         yield say("no estimates asked", why=not_counted)

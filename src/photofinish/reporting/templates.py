@@ -127,6 +127,9 @@ TEMPLATES = {
     "one core here loads {need.core_samples_a_second:ratio}. So it needs {cores:n core}. The "
     "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
     "{need.waiting_share:.0%} of the time.",
+    "hidden loading": "On a GPU it takes at least the time of its steps: {run.loader_workers:n "
+    "worker} load during the steps here, so loading was not timed. By the first batches, it takes "
+    "at most {run.step_loading_seconds:time} a step, which the ranges count.",
     "no loading": "Its loading is not known: {why}.",
     # All experiments.
     "count": "{count} {answer}",

@@ -79,6 +79,8 @@ class ScriptFacts(Record):
     samples_per_step: float | None = None
     loader_workers: int | None = None
     """Number of workers of the loader. None without one."""
+    step_loading_seconds: float | None = None
+    """Most time that workers take to load a step's batches, from the first ones and their start."""
     epoch_share: float | None = None
     """Share of its loader's steps that an epoch took. None before an epoch ended."""
     time_limit: float | None = None

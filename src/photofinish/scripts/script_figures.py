@@ -131,6 +131,8 @@ class Figures:
         places = [place for place, run in enumerate(runs) if run.steps]
         first, last = places[0], places[-1]
         self.first_step_at, self.last_step_at = runs[first].ended_at, runs[last].ended_at
+        self.first_waiting_seconds = runs[first].waiting_seconds
+        """Time until the first step's batches were there, with the start of workers."""
         begins = sum(bool(run.steps and self._begins(run)) for run in runs)
         self._has_epochs = begins <= _USUAL * self.steps
         validations = sum(bool(run.flags & VALIDATES) for run in runs)

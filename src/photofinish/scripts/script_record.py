@@ -161,6 +161,7 @@ def measured_script(
     if counts:
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
     loaded = process.loader_times
+    workers = None if loader is None else process.loaders[loader].workers
     host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
     return Measured(
         **made_here(host),
@@ -178,7 +179,11 @@ def measured_script(
             parameter_count=counts["parameter_count"] if counts else None,
             lengths=tuple(_lengths(run, figures, given)),
             steps=figures.steps if figures else 1,
-            loader_workers=None if loader is None else process.loaders[loader].workers,
+            loader_workers=workers,
+            # Each worker loads a batch meanwhile.
+            step_loading_seconds=figures.batches_per_step * figures.first_waiting_seconds / workers
+            if figures and workers
+            else None,
             epoch_share=epoch_share(run),
             samples_per_step=process.samples_per_step,
             time_limit=given.time_limit,
