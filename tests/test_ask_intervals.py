@@ -167,7 +167,7 @@ def test_an_answer_says_that_a_gpu_takes_at_least_its_time_where_workers_hide_lo
     pair = compared(32, 4, first_wait=first_wait)
     decision = decide(pair)
     assert re.search(words, answer_text(pair, decision))
-    said = [*suggestion(pair, None)]
+    said = [*suggestion(pair, decision, None)]
     assert said == [*estimate_hints(pair, decision)]
     assert "4 workers load during the steps here, so loading was not timed. By the" in said[0]
     assert f"takes at most {first_wait / 4:.0f} s a step" in said[0]
