@@ -139,16 +139,17 @@ def there_text(worth: Worth) -> str:
         value = worth.there_seconds
         interval = interval[0] + worth.start_seconds, interval[1] + worth.start_seconds
     estimate = worth.gpu.option.estimate if worth.gpu.option else None
-    hides_loading = estimate is not None and estimate.hides_loading
+    if estimate and estimate.hides_loading:  # its middle is of the steps alone
+        if is_wide(interval):
+            return say("at least", least=seconds(interval[0]))
+        return f"~{between(interval)}"
     if is_wide(interval):
-        low = say("at least", least=seconds(interval[0]))
-        return low if hides_loading else say("not known there")
+        return say("not known there")
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
     mark, star = "~" * (worth.basis == "estimated"), "*" * (worth.basis == "recorded")
-    text = f"{mark}{span(value, interval)}{star}"
-    return say("at least", least=text) if hides_loading else text
+    return f"{mark}{span(value, interval)}{star}"
 
 
 def speedup_text(worth: Worth) -> str:
