@@ -138,7 +138,7 @@ def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
     plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
     asked()
     err = capsys.readouterr().err
-    assert "the GPU's run, which was first, took 60 s, and the CPU's 1.9 s" in err
+    assert "the GPU's run, which was first, took 60 s, and the CPU's 2 s" in err
 
 
 def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:

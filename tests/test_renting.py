@@ -301,7 +301,7 @@ def test_a_measured_gpu_scales_the_estimates_of_the_others_by_the_root_of_its_ow
     waited = None if waiting_share is None else waiting_share * seconds
     part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="steps", waiting_seconds=waited)
     gpu = trained(make_result, device="gpu", device_name="Tesla T4")
-    gpu = with_timings(gpu, steady_state=None, parts=(part,) * 5)
+    gpu = with_timings(gpu, steady_state=None, parts=(part,) * 5, epoch_steps=5.0)
     measured: Any = pair_of(alone.cpu, gpu, settings=alone.settings)
     for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
         expected = factor * estimated.estimate.epoch_seconds

@@ -145,10 +145,7 @@ class _EstimatedJob:
         self._rollout_seconds = self._rollout_share * epoch_seconds
 
     def epoch_seconds(self, step: StepEstimate, end: int = 1, cpu_factor: float = 1.0) -> float:
-        """Return the time of an epoch's steps or of the CPU's work, whichever is longer.
-
-        `end` is the place in the step's spread.
-        """
+        """Return the time of steps at this end of their spread, or of the CPU's longer work."""
         # The rest of a step may also be work on tensors, which a GPU shortens.
         own_seconds = self._rest_seconds if cpu_factor >= 1 else 0.0
         own_seconds += self._loading_seconds if self._loads_itself else 0.0
@@ -218,7 +215,9 @@ def measured_over_estimated(
     by_name = {each.full_name: each for each in accelerators().values()}
     for timings in measured:
         accelerator = by_name.get(timings.device_name)
-        is_fit = timings.device_count == 1 and not timings.busy and timings.waits_are_known
+        by_parts = timings.epoch_by_parts
+        knows_waits = timings.steady_state or (by_parts and by_parts.waiting_seconds)
+        is_fit = timings.device_count == 1 and not timings.busy and knows_waits
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):

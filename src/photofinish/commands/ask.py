@@ -206,7 +206,8 @@ def _records(
         )
         for run, host in zip(runs, hosts, strict=False)
     ]
-    starts = _starts(runs, records)
+    ready = [(each.process.seen_at or each.process.first_step_at) for each in runs if each.process]
+    starts = [(at or run.began_at) - run.began_at for at, run in zip(ready, runs, strict=True)]
     here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:
         print(
@@ -224,17 +225,6 @@ def _records(
             file=sys.stderr,
         )
     return records
-
-
-def _starts(runs: Sequence[Watched], records: Sequence[Measured]) -> list[float]:
-    """Return the time of each run until its first batch or forward pass.
-
-    Return the whole start-ups if a run showed neither before its first step.
-    """
-    seen = [run.process.seen_at for run in runs if run.process and run.process.seen_at]
-    if len(seen) < len(runs):
-        return [record.startup_seconds for record in records]
-    return [at - run.began_at for at, run in zip(seen, runs, strict=True)]
 
 
 def _compared(

@@ -151,15 +151,16 @@ def there_text(worth: Worth, *, with_start: bool = False) -> str:
     if with_start:
         value, interval = worth.there_seconds, worth.gpu.interval_with_start
     estimate = worth.gpu.option.estimate if worth.gpu.option else None
-    hides_loading = estimate is not None and estimate.hides_loading
+    if estimate and estimate.hides_loading:  # its middle is of the steps alone
+        if is_wide(interval):
+            return say("at least", least=seconds(interval[0]))
+        return f"~{between(interval)}"
     if is_wide(interval):
-        low = say("at least", least=seconds(interval[0]))
-        return low if hides_loading else say("not known there")
+        return say("not known there")
     if worth.about == "the GPU here":
         timings = worth.gpu.timings
         return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
-    text = _marked(span(value, interval), worth)
-    return say("at least", least=text) if hides_loading else text
+    return _marked(span(value, interval), worth)
 
 
 def _marked(text: str, worth: Worth) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from photofinish.machine.fingerprint import GpuTarget
@@ -18,7 +17,7 @@ from photofinish.results.measurements import (
 )
 from photofinish.results.pass_times import ProcessTimes
 from photofinish.results.records import TrainingTimes
-from photofinish.results.timed_parts import EpochByParts, TimedPart, epoch_by_parts
+from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 
 
 class TimedShare(NamedTuple):
@@ -130,21 +129,11 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Times of a step whose batch is on the device, or of a script's step without its wait."""
         if self.steady_state:
             return self.steady_state.step_seconds
+        steady = [part for part in self.parts if part.holds != "start"] or self.parts
         step = min(1.0, self.epoch_steps or 1.0)  # an epoch may be smaller than a batch
         return [
-            step * (part.seconds - (part.waiting_seconds or 0.0)) / part.steps
-            for part in self._steady_parts
+            step * (part.seconds - (part.waiting_seconds or 0.0)) / part.steps for part in steady
         ]
-
-    @property
-    def waits_are_known(self) -> bool:
-        """True if `step_seconds` leave out all waits for batches."""
-        waits = [part.waiting_seconds for part in self._steady_parts]
-        return self.steady_state is not None or None not in waits
-
-    @property
-    def _steady_parts(self) -> Sequence[TimedPart]:
-        return [part for part in self.parts if part.holds != "start"] or self.parts
 
     @property
     def epoch_by_parts(self) -> EpochByParts | None:
