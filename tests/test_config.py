@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import ROOT
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
@@ -342,6 +345,19 @@ def test_an_experiment_is_merged_with_the_defaults(
 ) -> None:
     experiment = read(params_file, changed(*changes)).experiments[name]
     assert {key: getattr(experiment, key) for key in settings} == settings
+
+
+def test_the_documented_values_of_dvc_exp_run_can_be_set(params_file: Path) -> None:
+    params = {"your-repository": ROOT / "src/photofinish/commands/params.yaml"}
+    count = 0
+    for page in (ROOT / "docs").glob("*.md"):
+        for value in re.findall(r"dvc exp run .*-S '([^']+)'", page.read_text(encoding="utf-8")):
+            shutil.copy(params.get(page.stem, ROOT / "params.yaml"), params_file)
+            before = read_params(params_file)
+            apply_overrides(params_file, [value])
+            assert read_params(params_file) != before, value
+            count += 1
+    assert count >= 4
 
 
 def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path) -> None:
