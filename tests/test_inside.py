@@ -132,6 +132,13 @@ for fold in range(3):
     fit([net.bias])
     fit(net.parameters())
 """
+HEAD_THEN_ALL = """
+all_weights, optimizer = optimizer, torch.optim.SGD(net[2].parameters(), 0.1)
+train(DataLoader(data, batch_size=8))
+optimizer = all_weights
+for epoch in range(3):
+    train(DataLoader(data, batch_size=8))
+"""
 CUT = """
 import os, tempfile
 with tempfile.TemporaryDirectory() as folder:
@@ -197,13 +204,17 @@ for epoch in range(3):
     ("script", "steps", "epoch_steps"),
     [
         (FOLDS, 3 * 2 * 2 * 8, 8),
+        (HEAD_THEN_ALL, 4 * 8, 8),
         (CUT, 3 * 4, 4),
         (PARTS, 3 * 6, 6),
         (FORK, 3 * 8, 8),
         (MANY, 3 * 8, 8),
         (IN_BACKWARD, 3 * 8, 8),
     ],
-    ids=["folds", "cut short", "parts of one data set", "a fork", "many", "in backward"],
+    ids=[
+        *("folds", "a head, then all", "cut short", "parts of one data set", "a fork", "many"),
+        "in backward",
+    ],
 )
 def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     tmp_path: Path, script: str, steps: int, epoch_steps: int
@@ -213,7 +224,7 @@ def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     assert figures.steps == steps
     assert bool(process.uncounted) == (script is IN_BACKWARD)
     assert len(process.steps) > 1 or script in (CUT, PARTS, FORK)
-    assert process.counts or script in (CUT, IN_BACKWARD)
+    assert process.counts or script in (HEAD_THEN_ALL, CUT, IN_BACKWARD)
     assert figures.longest_epoch_steps == epoch_steps
     run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), 0)
     (job,) = jobs([run], None)

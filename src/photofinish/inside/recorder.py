@@ -82,7 +82,7 @@ class Recorder:
         atexit.register(self._ended)
 
     def _begin_block(self, at: float) -> None:
-        self._began_at = self._ended_at = at
+        self._began_at = self._ended_at = self._stepped_at = at
         self._began_cpu_seconds = time.process_time()
         self.waiting_seconds = self._making_seconds = 0.0
         self.batches = self._batches_before = self._steps_since = 0
@@ -232,7 +232,7 @@ class Recorder:
         if number == self._main:
             self._end_period(_clock(), optimizer)
             return
-        self._steps_since += 1
+        self._steps_since, self._stepped_at = self._steps_since + 1, _clock()
         if self._steps_since > OFTEN * max(1, len(self._optimizers.numbers) - 1):
             self._end_block(_clock())  # another optimizer may be the main one
 
@@ -387,6 +387,8 @@ class Recorder:
             self._note(kind="seen", **self._seen)
         else:
             self._end_run()
+            if any(self._steps):  # of an optimizer that ends no period
+                self._end_block(self._stepped_at)
             self._lines.add_memory()
         self._note(kind="end", at=_clock())
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
