@@ -73,7 +73,9 @@ def prepare() -> None:
     from dvc.cli import main as dvc
 
     check_params()
-    if _lock_is_cut() and not time.sleep(1) and _lock_is_cut():  # not just being written
+    if _lock_is_cut():
+        time.sleep(1)  # another `dvc repro` may be writing it
+    if _lock_is_cut():
         aside = shutil.move(_LOCK, state_folder() / _LOCK)
         note = f"dvc.lock was cut off in writing: it is {aside} now. DVC restores finished stages"
         print(note, file=sys.stderr)
