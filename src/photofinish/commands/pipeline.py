@@ -73,7 +73,9 @@ def prepare() -> None:
     from dvc.cli import main as dvc
 
     check_params()
-    if _lock_stays_cut():
+    if _lock_is_cut():
+        time.sleep(1)  # another `dvc repro` may be writing it
+    if _lock_is_cut():
         aside = shutil.move(_LOCK, state_folder() / _LOCK)
         note = f"dvc.lock was cut off in writing: it is {aside} now. DVC restores finished stages"
         print(note, file=sys.stderr)
@@ -87,14 +89,6 @@ def check_params() -> None:
     """Exit with the problems in params.yaml, which DVC would read before the stage `plan` runs."""
     if status := subprocess.run([sys.executable, str(PLAN)], check=False).returncode:
         sys.exit(status)
-
-
-def _lock_stays_cut() -> bool:
-    """Return True if DVC can't read dvc.lock, also a second later: it may just be written."""
-    if not _lock_is_cut():
-        return False
-    time.sleep(1)
-    return _lock_is_cut()
 
 
 def _lock_is_cut() -> bool:

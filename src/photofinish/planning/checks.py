@@ -18,7 +18,7 @@ from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom.reference import TIMM, Signature, file_of_module
-from photofinish.files import in_project
+from photofinish.files import in_project, project_root
 from photofinish.wording import did_you_mean, unknown_name
 
 _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
@@ -26,13 +26,16 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 
 
 def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
-    """Yield the paths in params.yaml that do not exist, and the names that reference/ lacks."""
+    """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
     for name, dataset in params.datasets.items():
         for key, given, kind, _ in dataset.paths():
             path = in_project(given)
             is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
             if not is_right():
                 problem = f"there is no such {kind} ({path}): put it there, or correct the path"
+                yield ConfigProblem(("datasets", name, *key), problem, given)
+            elif path.resolve() in project_root().resolve().parents and not dataset.is_downloaded:
+                problem = "this project is in that folder: name one that has only the samples"
                 yield ConfigProblem(("datasets", name, *key), problem, given)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"

@@ -13,7 +13,7 @@ from photofinish.wording import seconds
 
 
 def job_line(measured: Measured, job: Experiment) -> str:
-    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s)`."""
+    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s), without ...`."""
     times = experiment_job(measured, job)
     spread, (low, high) = "by one part of it", job_time(times, with_seeds=True).interval
     if math.isfinite(high):

@@ -235,7 +235,7 @@ TEMPLATES = {
     "{it.whole_seconds:time} is extrapolated ({ends}[; {early}]).[ Its test metrics are those "
     "after {done}.]",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
-    "[ from each of {seeds} seeds] ({spread})",
+    "[ from each of {seeds} seeds] ({spread}), without the start of MLflow",
     # The models.
     "not shown": "not shown to be the same",
     "over epochs": "{words} over the {epochs:n epoch} that both trained",
