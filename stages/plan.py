@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument(
         "--machines", type=Path, default=Path("machines"), help="facts of other machines"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="recorded trainings")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results of scripts")
     args = parser.parse_args()
     params = read_params(
         args.params,

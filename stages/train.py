@@ -28,7 +28,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--budget", type=Path, help="prices, and what a training may cost and take: a JSON file"
+        "--budget", type=Path, help="prices, and what a training may cost: a JSON file"
     )
     args = parser.parse_args()
     end_with_parent()

@@ -81,7 +81,7 @@ def test_an_example_passes_plan(path: Path) -> None:
         plan = dict(read_plan(Path(f"plan/experiments/{name}.json"), ExperimentPlan))
         text = experiment.model_copy(update={"metrics": ()}).model_dump_json()
         custom_code = plan.pop("custom_code")
-        assert (plan.pop("replaces"), plan.pop("monitored")) == (None, None)
+        assert (plan.pop("time_limit_seconds"), plan.pop("monitored")) == (None, None)
         assert any(".py" in file for file in custom_code) == (".py:" in text)
         assert plan == dict(experiment) | {"metrics": (), "time_limit": None}
     files = Path("plan/datasets").glob("*.json")

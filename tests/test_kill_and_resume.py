@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -44,6 +45,11 @@ class Trainings:
         process = self.start(kill)
         process.communicate()
         assert process.returncode == -signal.SIGKILL, kill
+
+    def set_limit(self, seconds: float | None) -> None:
+        file = self.folder / "small.json"
+        plan = json.loads(file.read_bytes()) | {"time_limit_seconds": seconds}
+        file.write_text(json.dumps(plan), encoding="utf-8")
 
     def original(self) -> Path:
         """Make this folder a copy of a project, and return the project's folder."""
@@ -113,6 +119,39 @@ def test_killed_between_repeats_it_trains_only_the_missing_ones(
     assert [len(repeat) for repeat in timings.repeats] == [2, 2]
     trainings.start_over()
     assert trainings.learn() == learned
+
+
+def test_killed_it_ends_at_once_by_a_lower_limit_and_goes_on_with_a_higher_one(
+    make_trainings: MakeTrainings,
+) -> None:
+    trainings = make_trainings(epochs=5, save_weights="every_epoch", repeats=2, seeds=2)
+    trainings.environment["DVC_STAGE"] = DVC_STAGE
+    whole = trainings.learn()
+    trainings.set_limit(600.0)
+    trainings.kill(KillBefore(8, RENAMES))  # each epoch's weights, then its checkpoint
+
+    trainings.set_limit(1e-9)
+    limited = trainings.learn()
+    assert "small on cpu  resumes after epoch 3\n" in trainings.output
+    assert "small on cpu  ends after epoch 3: time_limit" in trainings.output
+    epochs = [name for name in limited if name.startswith("epochs/")]
+    assert epochs == [f"epochs/epoch-000{epoch}.safetensors" for epoch in (1, 2, 3)]
+    assert all(limited[name] == whole[name] for name in epochs)
+    assert limited["weights.safetensors"] == whole[epochs[-1]]
+    assert whole["history.csv"].startswith(limited["history.csv"])
+    timings = read_record(trainings.stage.out / "timings" / "timings.json", TrainingTimes)
+    assert (len(timings.epochs), timings.epochs_left) == (3, 2)
+    assert [len(each) for each in (*timings.repeats, *timings.seeds)] == [3, 3]
+    assert trainings.learn() == limited
+    assert "its result is restored" in trainings.output
+
+    trainings.set_limit(600.0)
+    assert trainings.learn() == whole
+    resumed = [f"{part}  resumes after epoch 3\n" for part in ("cpu", "repeat 2", "seed 1")]
+    assert all(line in trainings.output for line in resumed)
+    trainings.set_limit(1e-9)
+    assert trainings.learn() == whole
+    assert "its result is restored" in trainings.output
 
 
 def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(

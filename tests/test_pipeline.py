@@ -174,6 +174,12 @@ def test_a_setting_of_the_gpu_alone_runs_on_the_gpu_alone(project: Project) -> N
     assert _stages_to_run(project) == {"measure-gpu", "train-gpu"}
 
 
+def test_a_time_limit_trains_on_the_cpu_again_alone(project: Project) -> None:
+    longer = _PARAMS["experiments"] | {_OWN: _PARAMS["experiments"][_OWN] | {"time_limit": "1 h"}}
+    project.write_params({**_PARAMS, "experiments": longer})
+    assert _stages_to_run(project) == {"train-cpu"}
+
+
 def test_other_epochs_and_rates_train_their_heirs_alone_in_a_copy_that_logs_to_this_mlflow(
     project: Project, empty_database: Path
 ) -> None:

@@ -94,6 +94,14 @@ def test_killed_within_a_seed_it_resumes_there(
     assert resumed == [("1", "3"), ("2", "1")]
 
 
+def test_a_seed_that_trained_longer_than_todays_limit_stays(train: Train) -> None:
+    """Another number of seeds trains the first one again, and finds the others' checkpoints."""
+    longer = seed_runs(train("small", seeds=2, epochs=4))
+    runs = seed_runs(train("small", seeds=3, epochs=4, time_limit_seconds=1e-9))
+    assert runs[0] == longer[0]
+    assert len(runs[1].history) == 2
+
+
 def test_the_data_of_one_seed_are_gone_before_those_of_the_next_are_loaded(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -19,10 +18,11 @@ from photofinish.answer.decision import decide
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.answer.uncertainty import MACHINE, LogError, combined
+from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.early_stopping import EarlyStopping
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
@@ -31,12 +31,12 @@ from photofinish.planning.plan import write_plan
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, records
-from photofinish.runs.costs import Costs
+from photofinish.runs.costs import epochs_in_time
 from photofinish.runs.run import Run
 from photofinish.tracking.documents import TAG_EXTRAPOLATED, TAG_NOTE, training_document
 
-SOON = Costs(time_limit_seconds=1e-9)
-"""It leaves the fewest epochs, however slow the machine is."""
+SOON_SECONDS = 1e-9
+"""A limit that leaves the fewest epochs, however slow the machine is."""
 
 
 @pytest.fixture
@@ -48,10 +48,10 @@ def run(
     return Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small/cpu")
 
 
-def train(run: Run, experiment: Experiment, costs: Costs) -> tuple[Path, records.TrainingTimes]:
+def train(run: Run, experiment: ExperimentPlan) -> tuple[Path, records.TrainingTimes]:
     """Train without a result of earlier, and return the folder of the model and the times."""
     shutil.rmtree(run.out, ignore_errors=True)
-    train_here(replace(run, experiment=experiment, costs=costs))
+    train_here(replace(run, experiment=experiment))
     timings = records.read_record(run.out / "timings/timings.json", records.TrainingTimes)
     return run.out / records.MODEL, timings
 
@@ -61,13 +61,14 @@ def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_sam
 ) -> None:
     schedule = {"name": "cosine"}
     every = make_experiment(epochs=4, schedule=schedule, save_weights="every_epoch", seed=7)
-    whole, timings = train(run, every, Costs())
+    whole, timings = train(run, every)
     assert (len(timings.epochs), timings.epochs_left) == (4, 0)
     second_epoch = (whole / "epochs/epoch-0002.safetensors").read_bytes()
     start = records.read_history(whole)[:2]
 
-    experiment = make_experiment(epochs=4, schedule=schedule, seed=7, repeats=2, seeds=2)
-    model, timings = train(run, experiment, SOON)
+    settings = {"epochs": 4, "schedule": schedule, "seed": 7, "repeats": 2, "seeds": 2}
+    experiment = make_experiment(time_limit_seconds=SOON_SECONDS, **settings)
+    model, timings = train(run, experiment)
     learned = contents(model)
     assert learned[records.WEIGHTS] == second_epoch
     assert records.read_history(model) == start
@@ -75,10 +76,24 @@ def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_sam
     assert [len(each) for each in (*timings.repeats, *timings.seeds, further.history)] == [2, 2, 2]
     assert timings.epochs_left == 2
 
-    # Killed before DVC stored it: the checkpoint has the end, with any limit now.
-    model, timings = train(run, experiment, Costs())
+    # Killed before DVC stored it
+    model, timings = train(run, experiment)
     assert contents(model) == learned
     assert (timings.resumed_at_epochs, timings.epochs_left) == ((2,), 2)
+
+
+def test_a_limit_that_was_raised_goes_on_from_the_last_epoch_although_an_earlier_one_was_best(
+    run: Run, make_experiment: MakeExperiment
+) -> None:
+    stopping = {"patience": 9, "min_delta": 10.0}  # the first epoch stays the best one
+    settings = {"epochs": 4, "early_stopping": stopping}
+    expected = contents(train(run, make_experiment(**settings))[0])
+    shutil.rmtree(".photofinish")
+    limited, _ = train(run, make_experiment(**settings, time_limit_seconds=SOON_SECONDS))
+    assert contents(limited)[records.WEIGHTS] == expected[records.WEIGHTS]
+    model, timings = train(run, make_experiment(**settings, time_limit_seconds=600.0))
+    assert contents(model) == expected
+    assert (timings.resumed_at_epochs, timings.epochs_left) == ((2,), 0)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +103,8 @@ def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_sam
 def test_no_epoch_begins_that_would_end_after_the_limit_except_the_second(
     limit_seconds: float | None, spent_seconds: float, epochs: int, left: int
 ) -> None:
-    costs = Costs(time_limit_seconds=limit_seconds)
     timings = [EpochTiming(9.0, 1.0, 0.0)] * epochs
-    assert min(9, costs.epochs_in_time(spent_seconds, timings)) == left
+    assert min(9, epochs_in_time(limit_seconds, spent_seconds, timings)) == left
 
 
 PARAMS = """\
@@ -105,54 +119,31 @@ experiments:
 """
 
 
-@pytest.mark.parametrize("epochs_left", [0, 3])
-def test_another_limit_trains_again_only_if_another_epoch_then_has_time(
-    tmp_path: Path, make_result: MakeResult, epochs_left: int
-) -> None:
-    """An epoch took 400 s, and the job 700 s."""
-    on_cpu, results = tmp_path / "plan/on_cpu/small.json", tmp_path / "results"
-
-    def plan(text: str) -> dict[str, Any]:
+def test_a_time_limit_is_in_the_plans_of_its_trainings_on_the_cpu_alone(tmp_path: Path) -> None:
+    def plan(text: str) -> dict[str, bytes]:
         (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-        params = read_params(tmp_path / "params.yaml")
-        write_plan(params, tmp_path / "plan", ROOT / "stages", results=results)
-        planned: dict[str, Any] = json.loads(on_cpu.read_bytes())
-        return planned
+        write_plan(read_params(tmp_path / "params.yaml"), tmp_path / "plan", ROOT / "stages")
+        return contents(tmp_path / "plan")
+
+    def limit_seconds(file: str) -> float | None:
+        experiment = read_plan(tmp_path / f"plan/{file}.json", ExperimentPlan)
+        return experiment.time_limit_seconds
 
     planned = plan(PARAMS)
-    budget = BudgetPlan.model_validate_json((tmp_path / "plan/budget.json").read_bytes())
-    assert budget.cpu_seconds == {"small": 600.0, "longer": 5400.0}
-    for device, limit in (("cpu", 600.0), ("gpu", None)):
-        assert Costs.of(budget, device, "small").time_limit_seconds == limit
-    experiment = read_params(tmp_path / "params.yaml").experiments["small"]
-    epochs = (400.0,) * (5 - epochs_left)
-    result = trained(make_result, "small", epoch_seconds=epochs, total_seconds=700.0)
-    result = with_record(result, experiment=experiment)
-    result = with_timings(result, epochs_left=epochs_left, replaces="an earlier one")
-    write_result(results, result)
-
-    weights = result.record.weights_sha256
-    for limit, has_time in (("1 s", False), ("17 min", False), ("19 min", True), ("", True)):
-        changed = PARAMS.replace("time_limit: 10 min", f"time_limit: {limit}" if limit else "")
-        replaces = weights if has_time and epochs_left else "an earlier one"
-        assert plan(changed)["replaces"] == replaces, limit
-    shutil.rmtree(results / "small/cpu" / records.TIMINGS_FOLDER)  # killed in a further seed
-    assert plan(changed)["replaces"] == replaces
-    write_result(results, result)
-    results.rename(tmp_path / "deleted")
-    assert plan(changed)["replaces"] == replaces  # else DVC would bring the shorter result back
-    assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
-    (tmp_path / "deleted").rename(results)
-    # A result of other settings is none.
-    assert plan(changed.replace("lr: 0.1", "lr: 0.2"))["replaces"] is None
-    # So is one that a full disk has cut off.
-    for file in (f"{records.MODEL}/{records.RECORD}", f"{records.TIMINGS_FOLDER}/timings.json"):
-        for text in ("", '{"experiment": ', "[1]", "\0", "{}"):
-            write_result(results, result)
-            (results / "small/cpu" / file).write_text(text, encoding="utf-8")
-            assert plan(changed)["replaces"] is None, (file, text)
-    shutil.rmtree(results)
-    assert plan(changed) == planned
+    limits = {name: limit_seconds(f"on_cpu/{name}") for name in ("small", "longer")}
+    assert limits == {"small": 600.0, "longer": 5400.0}
+    folders = "experiments", "steps", "steps_on_cpu"
+    assert {limit_seconds(f"{folder}/longer") for folder in folders} == {None}
+    for old, new, name in (
+        ("10 min", "11 min", "small"),
+        ("cpu: {time_limit: 10 min}", "", "small"),
+        ("1.5 h", "1.6 h", "longer"),
+        (", time_limit: 1.5 h", "", "longer"),
+    ):
+        changed = plan(PARAMS.replace(old, new))
+        differing = {file for file, content in planned.items() if changed[file] != content}
+        assert (differing, changed.keys()) == ({f"on_cpu/{name}.json"}, planned.keys()), new
+        assert plan(PARAMS) == planned
 
 
 def limited(make_result: MakeResult) -> Trained:

@@ -63,10 +63,7 @@ def write_json_atomically(path: Path, value: Any) -> None:
 
 
 def read_json_object(file: Path) -> dict[str, Any]:
-    """Return a JSON object, or nothing if a full disk has cut it off, for example.
-
-    It is not validated, because `plan` takes under a second, and the stages validate these files.
-    """
+    """Return a JSON object, or nothing if a full disk has cut it off, for example."""
     try:
         content = json.loads(file.read_bytes())
     except (OSError, ValueError):

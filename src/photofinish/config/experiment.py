@@ -281,7 +281,7 @@ class Experiment(Settings):
     metrics: Metrics = Field(default=(), exclude=True)
     """Metrics that `evaluate` adds. They have another plan file and do not change the training."""
     time_limit: Duration | None = Field(default=None, exclude=True)
-    """Time after which the CPU trains no further epoch. It has its own plan file, too."""
+    """Time after which the CPU trains no further epoch. Only the plan in on_cpu/ has it."""
     deps: tuple[str, ...] = Field(default=(), exclude=True)
     """Files and folders that the experiment's code reads. The plan has their hashes, too."""
     repeats: Annotated[int, Field(ge=1, le=100)] = 1
@@ -369,8 +369,5 @@ class ExperimentPlan(Experiment):
     """Metric that `early_stopping` follows. Changing any other metric reruns no training."""
     custom_code: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each custom file that the training runs, and the versions of its packages."""
-    replaces: str | None = None
-    """SHA-256 of the weights of a recorded training that a shorter time limit ended too early.
-
-    The limit itself is in data/plan/budget.json, so changing the limit alone reruns no training.
-    """
+    time_limit_seconds: PositiveFloat | None = None
+    """Time limit on the CPU. It decides how many epochs are trained, but no epoch's result."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,24 +14,17 @@ from photofinish.config.base import CallsCode
 from photofinish.config.compare import ComparePlan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.devices import BudgetPlan
-from photofinish.config.experiment import (
-    Experiment,
-    ExperimentPlan,
-    custom_code_of,
-    on_cpu,
-    step_settings,
-)
+from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
 from photofinish.config.loader import Params
 from photofinish.config.metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.custom.code_text import keep_hashes
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.files import kept_copy, read_json_object
+from photofinish.files import kept_copy
 from photofinish.machine.fingerprint import Machine, fingerprint
 from photofinish.planning.dependencies import dep_hashes, script_plan
 from photofinish.planning.source_code import stage_code
-from photofinish.results import EpochTiming, passed_seconds
 
 
 def write_plan(
@@ -51,7 +43,7 @@ def write_plan(
     plans = {
         "hosts/cpu": cpu_host,
         "hosts/gpu": gpu_host,
-        **_plans(params, folder, stages, results),
+        **_plans(params, stages),
     }
     paths = {folder / f"{name}.json": plan for name, plan in plans.items()}
     for path, plan in paths.items():
@@ -73,10 +65,8 @@ def keep_results_of(scripts: Iterable[str], results: Path) -> None:
                 shutil.copytree(folder, kept_copy(folder), dirs_exist_ok=True)
 
 
-def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[str, BaseModel]:
+def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
     """Return the contents of all files except the devices' files, by name."""
-    device_limit = params.devices.cpu.time_limit
-    limits = {name: one.time_limit or device_limit for name, one in params.experiments.items()}
     local_files = sha256_of_local_files(params.datasets)
     scripts = {name: script_plan(name, one) for name, one in params.scripts.items()}
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}
@@ -89,7 +79,6 @@ def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[st
         "budget": BudgetPlan(
             **params.comparing.prices.model_dump(include={"currency", "cpu_hour", "gpu_hour"}),
             budget=params.comparing.budget,
-            cpu_seconds={name: limit for name, limit in limits.items() if limit is not None},
         ),
         "weights": WeightsPlan(experiments=weights),
     }
@@ -98,6 +87,7 @@ def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[st
             plans[f"code/{script.stem}"] = stage_code(script)
     for name, experiment in params.experiments.items():
         metrics, monitored = experiment.metrics, experiment.monitored_metric()
+        limit_seconds = experiment.time_limit or params.devices.cpu.time_limit
         deps = dep_hashes(experiment.deps)
         elsewhere = {"metrics": (), "time_limit": None, "deps": ()}
         experiment = experiment.model_copy(update=elsewhere)
@@ -105,10 +95,9 @@ def _plans(params: Params, folder: Path, stages: Path, results: Path) -> dict[st
         plan = partial(ExperimentPlan, monitored=monitored)
         code = _hashes(parts.values()) | deps
         plans[f"experiments/{name}"] = plan(**dict(experiment), custom_code=code)
-        planned = on_cpu(experiment)
-        earlier = folder / f"on_cpu/{name}.json"
-        replaces = to_replace(planned, results / name / "cpu", limits[name], earlier)
-        plans[f"on_cpu/{name}"] = plan(**dict(planned), custom_code=code, replaces=replaces)
+        plans[f"on_cpu/{name}"] = plan(
+            **dict(on_cpu(experiment)), custom_code=code, time_limit_seconds=limit_seconds
+        )
         steps = step_settings(experiment)
         judged = [monitored] if monitored else []  # validation computes it
         code = _hashes([*custom_code_of(steps).values(), *judged]) | deps
@@ -133,31 +122,3 @@ def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
     Classes of PyTorch need no hash, because the device's file has PyTorch's version.
     """
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
-
-
-def to_replace(
-    experiment: Experiment, result: Path, limit_seconds: float | None, earlier: Path
-) -> str | None:
-    """Return the sha256 of the recorded weights if this limit allows another epoch.
-
-    Otherwise return what the recorded training itself replaced, or what the `earlier` plan did if
-    the result is not whole: deleted, or its training killed. A result of other settings is ignored,
-    because DVC replaces it anyway. The limit is not part of a training's cache key, but these
-    weights are, as long as the new result is valid.
-    """
-    settings = json.loads(experiment.model_dump_json())
-    record = read_json_object(result / "model/record.json")
-    timings = read_json_object(result / "timings/timings.json")
-    if not record or not timings:
-        planned = read_json_object(earlier)
-        return planned.get("replaces") if settings.items() <= planned.items() else None
-    if record.get("experiment") != settings:
-        return None
-    if timings.get("epochs_left"):
-        epochs = [EpochTiming(**epoch) for epoch in timings["epochs"]]
-        with_another = timings["total_seconds"] + passed_seconds(epochs) / len(epochs)
-        if limit_seconds is None or with_another <= limit_seconds:
-            weights: str = record["weights_sha256"]
-            return weights
-    replaced: str | None = timings.get("replaces")
-    return replaced

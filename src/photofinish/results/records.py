@@ -146,8 +146,6 @@ class TrainingTimes(ProcessTimes):
     """Time to read, normalise and copy the split. Part of the start-up."""
     warm_up_seconds: float
     """Time of warm-up steps before the training. Not part of the start-up or the total."""
-    replaces: str | None = None
-    """SHA-256 of the weights of the shorter training that this training replaces."""
     tracking_seconds: float
     """Time in which training waited for MLflow."""
     overhead: Overhead

@@ -1,4 +1,4 @@
-"""Price of a training while it runs, and the budget and the time limit that end it."""
+"""Price of a training while it runs, and the budget or time limit that ends it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,23 @@ LEAST_EPOCHS = 2
 """Minimum number of epochs with a time limit, because an interval needs two."""
 
 
+def epochs_in_time(
+    limit_seconds: float | None, spent_seconds: float, epochs: Sequence[EpochTiming]
+) -> int:
+    """Return how many further epochs end before the time limit.
+
+    Each is assumed to take the mean time of `epochs`. Once it is 0, it stays 0 for the same limit,
+    because the time that is spent only grows.
+    """
+    if limit_seconds is None:
+        return sys.maxsize
+    in_time = (limit_seconds - spent_seconds) / (passed_seconds(epochs) / len(epochs))
+    return max(0, int(in_time), LEAST_EPOCHS - len(epochs))
+
+
 @dataclass(frozen=True)
 class Costs:
-    """Hourly price of a device, and the budget and time limit of a training on it.
+    """Hourly price of a device, and the budget of a training on it.
 
     They are not part of a training's cache key, so changing them reruns no training.
     """
@@ -28,23 +42,11 @@ class Costs:
     hour_price: float = 0.0
     currency: str = ""
     budget: float | None = None
-    time_limit_seconds: float | None = None
 
     @classmethod
-    def of(cls, plan: BudgetPlan, device: DeviceLabel, experiment: str) -> Self:
+    def of(cls, plan: BudgetPlan, device: DeviceLabel) -> Self:
         price = plan.cpu_hour if device == "cpu" else plan.gpu_hour
-        limit_seconds = plan.cpu_seconds.get(experiment) if device == "cpu" else None
-        return cls(price or 0.0, plan.currency, plan.budget, limit_seconds)
-
-    def epochs_in_time(self, seconds: float, epochs: Sequence[EpochTiming]) -> int:
-        """Return how many further epochs end before the time limit.
-
-        `seconds` were spent already. Each epoch is assumed to take the mean time of `epochs`.
-        """
-        if self.time_limit_seconds is None:
-            return sys.maxsize
-        in_time = (self.time_limit_seconds - seconds) / (passed_seconds(epochs) / len(epochs))
-        return max(0, int(in_time), LEAST_EPOCHS - len(epochs))
+        return cls(price or 0.0, plan.currency, plan.budget)
 
     def so_far(self, seconds: float) -> str:
         """Return `0.42 USD so far`, or an empty text below 0.01 or without a price."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from photofinish.errors import UserError
 from photofinish.files import is_as_recorded, is_copy
 from photofinish.results import records
+from photofinish.runs.costs import epochs_in_time
 from photofinish.runs.run import Run
 
 
@@ -34,7 +35,7 @@ def keep_result(run: Run) -> None:
 
 
 def restore_result(run: Run) -> bool:
-    """Restore a result that DVC lost. Return False if there is none, or DVC has stored it.
+    """Restore a result that DVC lost, unless its time limit was raised. Return True if restored.
 
     A damaged copy is removed: DVC would store it, and every later stage fail.
     """
@@ -47,23 +48,27 @@ def restore_result(run: Run) -> bool:
         print(f"{run.title}  trains again, so that its times are no copies of {finished}'s")
         shutil.rmtree(run.checkpoint_folder())
         return False
-    if not _is_whole(folder):
+    timings = _timings_if_whole(folder)
+    if not timings:
         print(f"{run.title}  {folder} is damaged and not used")
         shutil.rmtree(folder)
         return False
+    limit_seconds = run.experiment.time_limit_seconds
+    if timings.epochs_left and epochs_in_time(limit_seconds, timings.total_seconds, timings.epochs):
+        return False  # the limit was raised, so the last checkpoint goes on
     shutil.copytree(folder, run.out, dirs_exist_ok=True)
     print(f"{run.title}  had finished: its result is restored")
     return True
 
 
-def _is_whole(folder: Path) -> bool:
-    model, timings = folder / records.MODEL, folder / records.TIMINGS_FOLDER
+def _timings_if_whole(folder: Path) -> records.TrainingTimes | None:
+    model, file = folder / records.MODEL, folder / records.TIMINGS_FOLDER / records.TIMINGS
     try:
-        records.read_record(timings / records.TIMINGS, records.TrainingTimes)
+        timings = records.read_record(file, records.TrainingTimes)
         record = records.read_record(model / records.RECORD, records.TrainingRecord)
     except UserError:
-        return False
-    return is_as_recorded(model / records.WEIGHTS, record.weights_sha256)
+        return None
+    return timings if is_as_recorded(model / records.WEIGHTS, record.weights_sha256) else None
 
 
 def _experiment(run: Run) -> Path:

@@ -33,7 +33,7 @@ def train_repeats(first: Training, monitor: LoadMonitor) -> tuple[Epochs, ...]:
             first.setup.new_network(),
             f"repeat {number}",
             spent_before_seconds=spent_seconds,
-            last_epoch=first.trainer.progress.last_epoch,
+            last_epoch=first.trainer.last_epoch,
         )
         monitor.begin()
         again.run(monitor.epoch_ended)

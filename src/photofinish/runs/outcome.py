@@ -20,8 +20,10 @@ def write_model(training: Training) -> None:
     folder = setup.run.out / records.MODEL
     weights = weights_of(trainer.result)
     write_bytes_atomically(folder / records.WEIGHTS, weights)
-    for path in training.epoch_weights.glob("epoch-*.safetensors"):
-        write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
+    if setup.run.experiment.save_weights == "every_epoch":
+        for epoch in range(1, trainer.progress.epochs_done + 1):  # a killed process may leave more
+            path = training.epoch_weights(epoch)
+            write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
     records.write_history(folder, trainer.progress.metrics)
     record = training_record(setup, trainer, training.initial_weights_sha256).model_copy(
         update={"weights_sha256": sha256_of_bytes(weights)}
@@ -46,7 +48,6 @@ def timings_of(
         warm_up_seconds=warm_up_seconds,
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
-        replaces=run.experiment.replaces,
         total_seconds=total_seconds,
         tracking_seconds=clock.tracking_seconds,
         resumed_at_epochs=training.resumed_at_epochs,

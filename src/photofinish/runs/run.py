@@ -127,11 +127,14 @@ class Run:
         return self.weights / published.file if published and self.weights else None
 
     def identity(self) -> str:
-        """Return the sha256 of all that determines the training, except its name."""
+        """Return the sha256 of all that determines the training, except its name.
+
+        It leaves out the time limit, so that a run with another limit finds the checkpoints.
+        """
         published, rank = self.published_weights(), own_rank()
         facts = [
             self.device,
-            self.experiment.model_dump(exclude={"custom_code"}),
+            self.experiment.model_dump(exclude={"custom_code", "time_limit_seconds"}),
             self.experiment.custom_code,
             self.host.model_dump(),
             rank.size if rank else self.host.processes,

@@ -36,7 +36,7 @@ def train(
     host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
     name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:
-        costs = Costs.of(read_plan(budget_file, BudgetPlan), device, name)
+        costs = Costs.of(read_plan(budget_file, BudgetPlan), device)
     run = Run(name, device, experiment, host, data, out, weights, costs)
     if rank is None:
         check_machine(run.title, host, REMEDY)

@@ -13,6 +13,7 @@ from torch import nn
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import weights_of
+from photofinish.runs.costs import epochs_in_time
 from photofinish.runs.job_clock import JobClock
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
@@ -40,7 +41,7 @@ class Training:
         self._title = ", ".join(filter(None, (setup.run.title, name)))
         self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self.trainer = setup.new_trainer(network)
-        self.trainer.progress.last_epoch = last_epoch
+        self.trainer.last_epoch = last_epoch
         self.display = TrainingDisplay(self._title, self.trainer)
         self._store = CheckpointStore(setup.run.checkpoint_folder() / name.replace(" ", "-"))
         self._epochs_saved = 0
@@ -48,10 +49,9 @@ class Training:
         """Time in which this process saved checkpoints, which is not the job's."""
         self.resumed_at_epochs: tuple[int, ...] = ()
 
-    @property
-    def epoch_weights(self) -> Path:
-        """Folder for the weights after each epoch, if `save_weights` is every_epoch."""
-        return self._store.folder / records.EPOCHS
+    def epoch_weights(self, epoch: int) -> Path:
+        """Return the file for the weights after an epoch, if `save_weights` is every_epoch."""
+        return self._store.folder / records.EPOCHS / f"epoch-{epoch:04d}.safetensors"
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -76,7 +76,6 @@ class Training:
         if state is not None:
             self._load(state)
             spent_seconds = state["spent_seconds"]
-            self.say(f"resumes after epoch {self._epochs_saved}")
         if self.team.is_main and self.trainer.epochs_left():
             # Without this process's start-up, so that a raised budget allows an epoch.
             self._costs.check(spent_seconds, self._title, f"epoch {self._epochs_saved}")
@@ -85,6 +84,7 @@ class Training:
         self.trainer.load_state_dict(state["trainer"])
         self._epochs_saved = self.trainer.progress.epochs_done
         self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
+        self.say(f"resumes after epoch {self._epochs_saved}")
 
     def run(self, epoch_ended: Callable[[], None] | None = None) -> None:
         """Train the epochs that are left, warm-up included."""
@@ -106,13 +106,12 @@ class Training:
             if self.team.is_main:
                 spent = self._costs.so_far(self.spent_seconds())
                 self.display.epoch_ended(metrics, timing, self._epochs_to_come(), spent)
-                if self._store.is_due():
+                # The last one, too, before the trainer loads the weights of the best epoch.
+                if self._store.is_due() or not self.trainer.epochs_left():
                     self.save()
             yield metrics, timing
             if self.team.is_main:
                 self._check_budget(metrics.epoch)
-        if self.team.is_main:
-            self.save()
 
     def save(self) -> None:
         """Save a checkpoint, unless no epoch was trained since the last checkpoint."""
@@ -164,22 +163,24 @@ class FirstTraining(Training):
     def _load(self, state: dict[str, Any]) -> None:
         super()._load(state)
         self._clock.earlier_seconds = state["spent_seconds"]
+        self._end_in_time()
 
-    def _epoch_trained(self, epoch: int) -> None:
-        """Keep the epoch's weights, and end here if the next epoch would exceed the time limit.
-
-        The checkpoint has rank 0's decision, so that a resumed training ends with the same epoch.
-        """
-        if (limit_seconds := self._costs.time_limit_seconds) and self.trainer.epochs_left():
+    def _end_in_time(self) -> None:
+        """End here if the next epoch would exceed the time limit. Rank 0 decides for all."""
+        limit_seconds = self.setup.run.experiment.time_limit_seconds
+        if limit_seconds and self.trainer.epochs_left():
             epochs_to_come = self.team.broadcast_object(self._epochs_to_come())
             if epochs_to_come == 0:
-                self.trainer.progress.last_epoch = epoch
+                epoch = self.trainer.last_epoch = self.trainer.progress.epochs_done
                 self.say(f"ends after epoch {epoch}: time_limit {seconds(limit_seconds)}")
+
+    def _epoch_trained(self, epoch: int) -> None:
+        self._end_in_time()
         if self.team.is_main and self.setup.run.experiment.save_weights == "every_epoch":
-            path = self.epoch_weights / f"epoch-{epoch:04d}.safetensors"
-            write_bytes_atomically(path, weights_of(self.trainer.result))
+            write_bytes_atomically(self.epoch_weights(epoch), weights_of(self.trainer.result))
 
     def _epochs_to_come(self) -> int:
+        limit_seconds = self.setup.run.experiment.time_limit_seconds
         timings = self.trainer.progress.timings
-        in_time = self._costs.epochs_in_time(self.spent_seconds(), timings)
+        in_time = epochs_in_time(limit_seconds, self.spent_seconds(), timings)
         return min(super()._epochs_to_come(), in_time)

@@ -105,8 +105,6 @@ class Progress:
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
-    last_epoch: int | None = None
-    """Last epoch, if a time limit ended the training."""
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         self.metrics.append(metrics)
@@ -144,5 +142,4 @@ def progress_in(state: dict[str, Any]) -> Progress:
         progress["epochs_done"],
         [EpochMetrics(**metrics) for metrics in progress["metrics"]],
         [EpochTiming(**timing) for timing in progress["timings"]],
-        progress["last_epoch"],
     )

@@ -95,6 +95,8 @@ class Trainer:
             compile_network(self.network, deterministic=experiment.deterministic)
         self.state = self.fresh_state(self.network, layout)
         self.progress = Progress()
+        self.last_epoch: int | None = None
+        """Last epoch, if a time limit ends the training. A resumed training decides again."""
         self.best_weights: dict[str, torch.Tensor] = {}
         """Weights of the best epoch, on the CPU. Empty without `early_stopping`."""
         self.steps_done = 0
@@ -123,7 +125,7 @@ class Trainer:
         """Train the remaining epochs.
 
         Epoch times do not include the caller's work between epochs. There, the caller may set
-        `progress.last_epoch`.
+        `last_epoch`.
         """
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
@@ -139,13 +141,14 @@ class Trainer:
         """Return how many epochs are left. With `early_stopping`, training may end earlier."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
-        return (self.progress.last_epoch or self.experiment.epochs) - self.progress.epochs_done
+        # A further seed's checkpoint may be from a longer limit.
+        return max(0, (self.last_epoch or self.experiment.epochs) - self.progress.epochs_done)
 
     def epochs_left_out(self) -> int:
         """Return how many planned epochs a time limit leaves untrained."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
-        return self.experiment.epochs - (self.progress.last_epoch or self.experiment.epochs)
+        return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
 
     def _keep_weights(self) -> None:
         """Copy the weights to the CPU, and wait once for all of them."""
