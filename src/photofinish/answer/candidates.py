@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.prices import Terms, cost_of, terms_of
+from photofinish.answer.prices import GpuTerms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
@@ -49,7 +49,7 @@ class Candidate:
     """Short name, such as `T4`."""
     basis: Basis
     time: UncertainTime
-    terms: Terms = field(default_factory=Terms)
+    terms: GpuTerms = field(default_factory=GpuTerms)
     option: RentalOption | None = None
     """Accelerator whose time is estimated."""
     timings: JobTimes | None = None
@@ -154,8 +154,8 @@ class Worth:
     """True if the reason is about the GPU's job, False if it is about the CPU's."""
     limit: float = math.inf
     """Speed-up that no GPU exceeds, for an answer about any GPU."""
-    terms: Terms = field(default_factory=Terms)
-    """Terms of the GPU, or if none has an estimate, of the one that must save least."""
+    terms: GpuTerms = field(default_factory=GpuTerms)
+    """GpuTerms of the GPU, or if none has an estimate, of the one that must save least."""
     jobs: int = 1
     """Number of experiments that are trained on the GPU."""
     saved: Interval = (-math.inf, math.inf)

@@ -23,7 +23,7 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Terms:
+class GpuTerms:
     """Conditions on which a GPU can be had. By default it is here."""
 
     start_seconds: float = 0.0
@@ -39,7 +39,7 @@ class Terms:
         return self.start_seconds + self.worth_seconds
 
 
-def terms_of(name: str, settings: Comparing) -> Terms:
+def terms_of(name: str, settings: Comparing) -> GpuTerms:
     """Return the terms of a GPU. One that is free or ready at once is used, not rented.
 
     One without a price is the user's: by default it has no start, and need not save minutes.
@@ -48,12 +48,12 @@ def terms_of(name: str, settings: Comparing) -> Terms:
     own_amount = settings.prices.accelerator_hour.get(name)
     is_listed = bool(own_amount) or cheapest_machine(name) is not None
     if minutes is None and not is_listed:
-        return Terms(price=price)
+        return GpuTerms(price=price)
     minutes = RENTAL_MINUTES if minutes is None else minutes
     is_rented = is_listed and own_amount != 0 and minutes > 0
     if not is_rented and own_amount is None:
         price = None  # a list's price is for renting
-    return Terms(60 * minutes, 60 * settings.worth_saving, price, is_rented)
+    return GpuTerms(60 * minutes, 60 * settings.worth_saving, price, is_rented)
 
 
 def price_of(name: str, prices: Prices) -> Price | None:

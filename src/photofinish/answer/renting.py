@@ -9,7 +9,7 @@ from typing import Literal
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
 from photofinish.answer.estimates import fits, least_memory_bytes
-from photofinish.answer.prices import Terms, cheapest_machine, terms_of
+from photofinish.answer.prices import GpuTerms, cheapest_machine, terms_of
 from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job_times import JobTimes
@@ -54,7 +54,7 @@ class RentalOption:
     needed_bytes: int
     """Least memory of a step."""
     fits: Literal["yes", "perhaps", "no"]
-    terms: Terms
+    terms: GpuTerms
     estimate: Estimate | None
     loader_need: LoaderNeed | None
 
