@@ -213,6 +213,9 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     assert {each.answer for each in decisions} == {"Probably yes"}
     assert "for the sweep's 10 jobs" in verdict(sweep[0], decisions[0]).answer
     assert summary(decisions) == "10 Probably yes"
+    two = [pair_of(alone, settings=T4)] * 2
+    line = verdict(two[0], decide_all(two)[0]).answer
+    assert re.search(r", 19 min \(\d+-\d+\) for the sweep's 2 jobs here\. It gains [\d.]+-", line)
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
     *others, last = decide_all(
         [*sweep, pair_of(with_timings(alone, operations=unknown), settings=T4)]
@@ -387,8 +390,11 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown(job: 
         (candidate,) = answer_record(pair, found).candidates
         assert candidate.hour_price
         assert candidate.hour_price.gpus == (8 if name == "H200" else 1)
-    assert all("(8-GPU machine)" in text for text in shown[0])
-    assert not any("machine)" in text for text in shown[1])
+    answer, row, picture = shown[0]
+    assert "USD (8-GPU machine)" in answer
+    assert "USD (8-GPU machine)" in row
+    assert "H200 (8 GPUs) 5.5 min and 5.79 USD" in picture
+    assert not any("machine)" in text or "GPUs)" in text for text in shown[1])
 
 
 def test_of_all_gpus_one_that_can_be_rented_decides_and_of_some_also_the_users_own(

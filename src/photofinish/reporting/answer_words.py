@@ -119,7 +119,7 @@ def cost_text(gpu: Candidate) -> str:
     if not gpu.cost or not gpu.terms.price:
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
-    return say("of machine", it=cost, gpus=gpus) if gpus > 1 else cost
+    return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost
 
 
 def here_text(pair: Comparison, worth: Worth) -> str:

@@ -190,7 +190,7 @@ def _marked(gpu: Candidate) -> str:
     elif gpu.option and gpu.option.fits == "perhaps":
         name += "?"
     gpus = gpu.terms.price.gpus if gpu.terms.price else 1
-    return say("of machine", it=name, gpus=gpus) if gpus > 1 else name
+    return say("name of several", name=name, gpus=gpus) if gpus > 1 else name
 
 
 def _name_dots(

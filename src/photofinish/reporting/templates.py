@@ -46,7 +46,7 @@ TEMPLATES = {
     "perhaps nothing": "at most {most:time}, perhaps nothing",
     "gains between": "it gains {ends}[, and {worth.terms.worth_seconds:time} are asked]",
     "its start": "its start",
-    "of machine": "{it} ({gpus}-GPU machine)",
+    "cost of machine": "{cost} ({gpus}-GPU machine)",
     "wide": "the interval's ends are more than 12x apart",
     "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
     "rate)",
@@ -291,6 +291,7 @@ TEMPLATES = {
     "pays at once": "From the first run.",
     "repaid picture": "When is its start-up repaid?",
     "gpus picture": "Which GPU?",
+    "name of several": "{name} ({gpus} GPUs)",
     "gpus note": "With its start[; prices of {oldest} or later].",
     "described gpu": "{name} {time:time} and {cost}",
     "described gpus": "Time and cost on each GPU[ with {start}]. {gpus:list}",
