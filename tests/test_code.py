@@ -161,6 +161,10 @@ def test_each_version_of_python_reads_the_same_code() -> None:
         ("x = '''a\n\nb'''\n", "\nx = '''a\n\nb''' \n", "x = '''a\nb'''\n"),
         ("def f():\n  'A.'\n", "def f():\n  # a\n  'A.'\n", "def f():\n  'B.'\n"),
         ("f(x)\n", "f(x)  # type: ignore[no]\n", "f(x)  # type: (int) -> int\n"),
+        ("f(x)\n", "f(x)  # type: ignore", "f(x)  # type:(int) -> int\n"),
+        ("#!a\nf(x)\n", "#!a\n# why\nf(x)\n", "#!b\nf(x)\n"),
+        ('f"{a["# b"]}"\n', 'f"{a["# b"]}"\n', 'f"{a["# c"]}"\n'),  # from Python 3.12 on
+        ("# coding: hex\nx", "# coding: hex\nx", "# coding: hex\ny"),
         ("import a\n", "import a  # needs b\n", "# /// script\n# needs b\n# ///\nimport a\n"),
         ("{{ no Python # a", "{{ no Python # a", "{{ no Python # b"),
         ("x = 'no Python # a", "x = 'no Python # a", "x = 'no Python # b"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -20,7 +22,7 @@ from photofinish.files import (
     write_json_atomically,
 )
 
-_MEANT_COMMENT = re.compile(r"^# /// script|[#] type: (?!ignore)", re.M)
+_MEANT_COMMENT = re.compile(r"^# /// script|[#] type:(?! ?ignore)", re.M)
 """Comments that uv and TorchScript read. A file with one counts as it is."""
 _RULES = Path(__file__).read_bytes()
 """Part of each kept hash's key, so that other rules find none of today's hashes."""
@@ -55,16 +57,21 @@ def code_text(source: bytes, with_docstrings: bool) -> bytes:
     """Return a file's statements without comments, which each version of Python reads alike.
 
     A docstring is any statement that is only a string, also below a field. What is no valid Python
-    stays as it is.
+    stays as it is: a newer Python may run it, and its tokens are others there.
     """
     lines: list[str] = []
     words: list[str] = []
     depth = 0
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as of "\d"
+            ast.parse(source)
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         text = io.TextIOWrapper(io.BytesIO(source), encoding).read()
         if _MEANT_COMMENT.search(text):
             return source
+        if text.startswith("#!"):  # names the Python that runs it
+            lines.append(text.partition("\n")[0])
         for kind, word in _words(text):
             if kind in (INDENT, DEDENT):
                 depth += 1 if kind == INDENT else -1
@@ -75,7 +82,7 @@ def code_text(source: bytes, with_docstrings: bool) -> bytes:
                 words = []
             elif kind not in (COMMENT, NL):
                 words.append(word)
-    except (SyntaxError, ValueError, tokenize.TokenError):
+    except (SyntaxError, ValueError, RecursionError, tokenize.TokenError):
         return source
     return "\n".join(lines).encode()
 
