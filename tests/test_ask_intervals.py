@@ -7,6 +7,7 @@ import random
 import re
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from photofinish.answer.times import job_interval
 from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.answer_words import answer_text, estimate_hints
-from photofinish.reporting.ask_lines import suggestion
+from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured_job import (
@@ -169,10 +170,28 @@ def test_an_answer_says_that_a_gpu_takes_at_least_its_steps_where_workers_hide_l
     assert re.search(words, answer_text(pair, decision))
     said = [*suggestion(pair, decision, None)]
     assert said == [*estimate_hints(pair, decision)]
-    assert "4 workers load during the steps here, so loading was not timed. By the" in said[0]
+    assert said[0].startswith("On a T4 it takes at least the time of its steps: loading by 4 work")
     assert f"takes at most {first_wait / 4:.0f} s a step" in said[0]
+    shown = [line for line in bars(pair, decision) if "T4" in line]
+    assert all(re.search(r"~[\d.]+-[\d.]+ min", line) for line in shown)
     in_turns = compared(32, 0)
     assert re.search(r"~[\d.]+ min \(", answer_text(in_turns, decide(in_turns)))
+
+
+def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidden(
+    compared: Callable[..., Comparison],
+) -> None:
+    """An H100's step takes less than the 50 ms of loading, a T4's more."""
+    pair = compared(32, 4, first_wait=0.2)
+    said = {}
+    for names in (("T4",), ("T4", "H100"), ("H100",)):
+        both = replace(pair, settings=Comparing(accelerators=names))
+        decision = decide(both)
+        hints = [*suggestion(both, decision, None)]
+        assert hints == [line for line in estimate_hints(both, decision) if "loading" in line]
+        said[names] = [decision.gpu_name, *hints]
+    assert said["T4",] == said["T4", "H100"] == ["T4"]
+    assert said["H100",][1].startswith("On an H100 it takes at least the time of its steps")
 
 
 def test_a_fast_host_launches_fast_beside_its_own_loading_too(

@@ -323,6 +323,10 @@ def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
     ]
     assert [each.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
     assert "asked" in found[1].answer
+    start_only = T4.model_copy(update={"rental_minutes": 56.0, "worth_saving": 0.0})
+    close = verdict(pair_of(hour, settings=start_only))
+    assert close.answer.startswith("Close call. ")
+    assert "asked" not in close.answer
     assert found[1].action.startswith("one run: stay. 2 or more: `photofinish rent T4`")
 
 

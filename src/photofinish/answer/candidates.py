@@ -56,6 +56,11 @@ class Candidate:
     """Times that were measured or recorded."""
 
     @property
+    def hides_loading(self) -> bool:
+        """True if its time is estimated, and the middle of it is that of the steps alone."""
+        return bool(self.option and self.option.estimate and self.option.estimate.hides_loading)
+
+    @property
     def with_start_seconds(self) -> float:
         return self.terms.start_seconds + self.time.seconds
 

@@ -150,8 +150,7 @@ def there_text(worth: Worth, *, with_start: bool = False) -> str:
     value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
     if with_start:
         value, interval = worth.there_seconds, worth.gpu.interval_with_start
-    estimate = worth.gpu.option.estimate if worth.gpu.option else None
-    if estimate and estimate.hides_loading:  # its middle is of the steps alone
+    if worth.gpu.hides_loading:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
@@ -325,8 +324,8 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if decision.is_here or option is None or option.estimate is None:
         return
     gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
-    if estimate.hides_loading:
-        yield say("hidden loading", run=pair.cpu)
+    if decision.worth.gpu and decision.worth.gpu.hides_loading:
+        yield say("hidden loading", run=pair.cpu, gpu=gpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
     if need and need.waiting_share > _MUCH_WAITING:

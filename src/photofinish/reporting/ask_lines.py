@@ -23,7 +23,7 @@ from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import counted, gibibytes, is_wide, seconds
+from photofinish.wording import between, counted, gibibytes, is_wide, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
@@ -119,7 +119,8 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
 
 def _row(gpu: Candidate) -> _DrawnBar:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
-    time = f"{mark}{seconds(gpu.with_start_seconds)}{star}"
+    ends, middle = between(gpu.interval_with_start), seconds(gpu.with_start_seconds)
+    time = f"{mark}{ends if gpu.hides_loading else middle}{star}"
     start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
     fits = ""
     if option := gpu.option:
@@ -171,9 +172,8 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
         loader = watched.process.loaders[figures.loader]
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
-    estimates = [each.estimate for each in pair.renting.options if each.estimate]
-    if any(each.hides_loading for each in estimates) and not pair.gpu:
-        yield say("hidden loading", run=pair.cpu)
+    if decision.worth.gpu and decision.worth.gpu.hides_loading:
+        yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
     if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:
         yield say("no estimates asked", why=not_counted)

@@ -22,8 +22,8 @@ TEMPLATES = {
     "{worth.terms.worth_seconds:time} asked].",
     "worth it": "Probably yes, {verb} {gpu}: {there}[ with {start}][, {cost}], not {here}."
     "[ {cause:cap}.]",
-    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}]: gains {gained}, "
-    "{worth.terms.worth_seconds:time} asked.[ {cost:cap}.]",
+    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}]: gains {gained}"
+    "[, {worth.terms.worth_seconds:time} asked].[ {cost:cap}.]",
     "can't tell": "Can't tell yet: {there} on {gpu}[ with {start}], {here} here.[ {unknown:cap}.]",
     "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
     "GPU yes": "Yes. {there:cap} on {gpu}, {here} on the CPU: {speedup}, measured.[ {cause:cap}.]",
@@ -127,9 +127,9 @@ TEMPLATES = {
     "one core here loads {need.core_samples_a_second:ratio}. So it needs {cores:n core}. The "
     "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
     "{need.waiting_share:.0%} of the time.",
-    "hidden loading": "On a GPU it takes at least the time of its steps: {run.loader_workers:n "
-    "worker} load during the steps here, so loading was not timed. By the first batches, it takes "
-    "at most {run.step_loading_seconds:time} a step, which the ranges count.",
+    "hidden loading": "On {gpu} it takes at least the time of its steps: loading by "
+    "{run.loader_workers:n worker} is hidden by the steps here, so it was not timed. By the first "
+    "batches, it takes at most {run.step_loading_seconds:time} a step, which the range counts.",
     "no loading": "Its loading is not known: {why}.",
     # All experiments.
     "count": "{count} {answer}",
