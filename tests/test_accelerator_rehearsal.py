@@ -77,7 +77,6 @@ def test_the_trainer_passes_its_checks_and_those_of_real_gpus_on_a_simulated_one
     output = run_python(environment, TESTS.parent, "-m", "pytest", *arguments, *files)
     assert set(re.findall(r"SKIPPED.*: (.*)", output)) == {
         "this accelerator has no TF32",
-        "rehearsal is none of NVIDIA's",
         "PyTorch records no steps here",
         "fewer than two CUDA devices here",
     }

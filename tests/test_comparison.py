@@ -237,7 +237,7 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=REASON)))
     assert found.missing == "Only the CPU trained here (no accelerator: cuda: no driver)."
     assert found.answer == (
-        "No, not for rent. 30 s here, and a rented machine takes 5 min to start."
+        "No, not for rent. 30 s here, and a machine with a GPU takes 5 min to start."
     )
     assert found.details[0] == (
         "Some CPU trained it to 75.00% test accuracy in 30 s, 2.5 s of it start-up."

