@@ -23,7 +23,7 @@ from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_interval
 from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.answer_words import answer_text, estimate_hints
+from photofinish.reporting.answer_words import action_text, answer_text, estimate_hints
 from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
@@ -167,7 +167,9 @@ def test_an_answer_says_that_a_gpu_takes_at_least_its_steps_where_workers_hide_l
 ) -> None:
     pair = compared(32, 4, first_wait=first_wait)
     decision = decide(pair)
-    assert re.search(words, answer_text(pair, decision))
+    texts = [answer_text(pair, decision), action_text(pair, decision), *bars(pair, decision)]
+    assert re.search(words, texts[0])
+    assert "USD" not in " ".join(texts)  # that of the steps alone is too low
     said = [*suggestion(pair, decision, None)]
     assert said == [*estimate_hints(pair, decision)]
     assert said[0].startswith("On a T4 it takes at least the time of its steps: loading by 4 work")

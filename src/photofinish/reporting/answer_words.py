@@ -116,7 +116,7 @@ def with_article(gpu: str) -> str:
 
 def cost_text(gpu: Candidate) -> str:
     """Return what a job costs on a GPU, with the GPUs that are paid for, or an empty text."""
-    if not gpu.cost or not gpu.terms.price:
+    if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
     return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost

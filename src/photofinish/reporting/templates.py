@@ -129,7 +129,7 @@ TEMPLATES = {
     "{need.waiting_share:.0%} of the time.",
     "hidden loading": "On {gpu} it takes at least the time of its steps: loading by "
     "{run.loader_workers:n worker} is hidden by the steps here, so it was not timed. By the first "
-    "batches, it takes at most {run.step_loading_seconds:time} a step, which the range counts.",
+    "batches, it takes at most {run.step_loading_seconds:time} a step, which the answer counts.",
     "no loading": "Its loading is not known: {why}.",
     # All experiments.
     "count": "{count} {answer}",
