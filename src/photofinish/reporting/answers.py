@@ -26,7 +26,7 @@ _MOST_SENTENCES = 3
 class Answers(Record):
     """Answers of a report: report/answers.json. A notebook shows them as a table."""
 
-    schema_version: Literal[3] = 3
+    schema_version: Literal[4] = 4
     summary: str
     """One answer over all experiments."""
     answers: dict[str, AnswerRecord]
