@@ -374,11 +374,33 @@ import torch
 here = torch.nn.Embedding(4, 2)
 there = torch.nn.Linear(2, 2, device="meta")
 optimizer = torch.optim.SGD([*here.parameters(), *there.parameters()])
-for _ in range(40):
+for _ in torch.utils.data.DataLoader(torch.ones(160), 4):
     there(torch.ones(4, 2, device="meta")).sum().backward()
     optimizer.step()
 print("ended")
 """
+
+
+WITHOUT_TIMES = """
+import torch
+def without(*_):
+    raise NotImplementedError("no times")
+class Event:
+    def __init__(self, *_, enable_timing):
+        if FAILS: without()
+    record, elapsed_time = list, without
+waits = []
+torch.Event, torch.accelerator.synchronize = Event, waits.append
+"""
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_device_without_times_of_events_ends_no_script(tmp_path: Path, fails: bool) -> None:
+    begin = WITHOUT_TIMES.replace("FAILS", str(fails))
+    script = ON_ANOTHER.replace("import torch\n", begin).replace('"ended"', "len(waits)")
+    process, printed = recorded(tmp_path, script)
+    assert int(printed) > 1
+    assert (process.device, process.taken_steps, process.unseen) == ("meta", 40, None)
 
 
 def test_an_accelerator_without_a_clock_ends_no_script(tmp_path: Path) -> None:
@@ -388,3 +410,4 @@ def test_an_accelerator_without_a_clock_ends_no_script(tmp_path: Path) -> None:
     assert process.device == "meta"
     assert process.taken_steps == 40
     assert process.step_parts == {}  # which would be times until the device is given its work
+    assert process.unseen == "trains on meta with a torch that can't wait for it"  # nor are steps

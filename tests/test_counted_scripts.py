@@ -142,6 +142,36 @@ def test_a_step_counts_the_same_if_the_main_process_loads_the_batches(
     assert here["operations"]["kernels"] > 5
 
 
+IN_A_THREAD = """
+import queue, threading
+class Ahead:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        ahead = queue.Queue(2)
+        def load():
+            for batch in self.batches:
+                ahead.put(batch)
+            ahead.put(None)
+        threading.Thread(target=load).start()
+        return iter(ahead.get, None)
+def slowly(row):
+    threading.Event().wait(0.02)
+    return row
+net = nn.Sequential(nn.Linear(16, 2000), nn.ReLU(), nn.Linear(2000, 4))
+train(net, Ahead(loader(Data(16, transform=slowly))))
+"""
+
+
+def test_a_step_counts_the_same_while_a_thread_loads_the_next_batch(tmp_path: Path) -> None:
+    ahead, without = (
+        counted(tmp_path / name, script, 0)
+        for name, script in (("a", IN_A_THREAD), ("b", IN_A_THREAD.replace(", Ahead(", ", (")))
+    )
+    assert ahead["operations"]["flops"] == without["operations"]["flops"] > 0
+    assert ahead["operations"]["kernels"] == without["operations"]["kernels"]
+
+
 VALIDATES = """
 net = cnn()
 def validate():

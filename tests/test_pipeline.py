@@ -271,6 +271,19 @@ def test_a_lock_that_was_cut_in_writing_moves_aside_and_finished_stages_are_rest
     assert lock.read_text(encoding="utf-8") == whole or command == "plan"
 
 
+@pytest.mark.parametrize("mark", ["<<<<<<< HEAD", ">>>>>>> other"])
+def test_a_lock_with_a_conflict_in_git_stays(project: Project, mark: str) -> None:
+    lock = project.root / "dvc.lock"
+    whole = lock.read_text(encoding="utf-8")
+    lock.write_text(f"{whole}{mark}\n", encoding="utf-8")
+    ran = project.run("python", "-m", "photofinish", "plan")
+    left = lock.read_text(encoding="utf-8")
+    lock.write_text(whole, encoding="utf-8")
+    assert left == f"{whole}{mark}\n"
+    assert ran.returncode
+    assert "dvc.lock" in ran.stdout + ran.stderr
+
+
 def test_results_that_a_full_disk_cut_off_are_restored_or_trained_again(project: Project) -> None:
     training, result = f"train-cpu@{_OWN}", project.root / "results" / _OWN / "cpu"
     learned = contents(result / "model")

@@ -99,7 +99,8 @@ def _lock_is_cut() -> bool:
     from dvc.utils.strictyaml import validate
 
     text = _LOCK.read_text(encoding="utf-8", errors="replace") if _LOCK.is_file() else None
-    if text is None or "<<<<<<<" in text:  # DVC itself names a conflict in Git
+    # A conflict in Git, also one that is half resolved, is the user's: DVC names the file.
+    if text is None or re.search(r"^(<{7}|={7}|>{7})", text, re.MULTILINE):
         return False
     # Only the last stage can be cut. Parsing hundreds takes seconds.
     head, *entries = re.split(r"^(?=  \S)", text, flags=re.MULTILINE)

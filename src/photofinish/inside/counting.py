@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
 from .fused import FusedCount, FusedOperators
-from .timed_batches import LOADING
+from .timed_batches import is_loading
 from .without_formula import ProfiledStep, is_memory_bound
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if LOADING:
+        if is_loading():
             return func(*args, **kwargs)
         if self.is_paused:
             self._adds_up = True
@@ -332,7 +332,7 @@ class SavedTensors:
 
     def save(self, tensor: torch.Tensor) -> torch.Tensor:
         address = _address(tensor)
-        if LOADING or address is None or address in self.weights:
+        if is_loading() or address is None or address in self.weights:
             return tensor
         count, halves = tensor.numel(), self.is_cast and tensor.dtype == torch.float32
         self.bytes[address] = tensor.untyped_storage().nbytes() // (1 + halves)

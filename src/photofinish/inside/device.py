@@ -46,12 +46,12 @@ class Device:
     def begin_event(self) -> None:
         """Record an event where some periods begin to compute."""
         if self._begin is None and self._periods % _SAMPLED == _SAMPLED // 2:
-            self._begin = self.event()
+            self._begin = self._event()
 
     def period_ended(self) -> None:
         """Record an event if the period has one where it began."""
         self._periods += 1
-        if self._begin is not None and (end := self.event()) is not None:
+        if self._begin is not None and (end := self._event()) is not None:
             self._pairs.append((self._begin, end))
         self._begin = None
 
@@ -60,15 +60,21 @@ class Device:
         if is_capturing():
             return []
         pairs, self._pairs, self._begin = self._pairs, [], None
-        return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+        try:
+            return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
+        except RuntimeError:  # of a device whose events have no times
+            return []
 
-    def event(self) -> Any:
+    def _event(self) -> Any:
         """Record an event and return it, or None without events or while a graph is captured."""
         kind = getattr(sys.modules["torch"], "Event", None)  # from torch 2.5 on
         if kind is None or is_capturing():
             return None
-        event = kind(self._device, enable_timing=True)
-        event.record()
+        try:
+            event = kind(self._device, enable_timing=True)
+            event.record()
+        except RuntimeError:  # of a device that torch can wait for, without events
+            return None
         return event
 
 

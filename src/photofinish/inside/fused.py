@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from .tensors import tensors_in
-from .timed_batches import LOADING
+from .timed_batches import is_loading
 from .without_formula import custom_functions, nodes_between
 
 
@@ -56,7 +56,7 @@ class FusedOperators(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if LOADING:
+        if is_loading():
             return func(*args, **kwargs)
         if func is Tensor.backward:
             self._counts.custom_functions |= custom_functions(args[0])

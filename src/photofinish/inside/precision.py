@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 from torch.utils.flop_counter import flop_registry
 
-from .timed_batches import LOADING
+from .timed_batches import is_loading
 
 _FLOPS = {str(operator): formula for operator, formula in flop_registry.items()}
 _OUTPUT = "out" if torch.__version__.startswith(("2.2.", "2.3.")) else "out_val"
@@ -41,7 +41,7 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result, named = func(*args, **(kwargs or {})), kwargs or {}
         operator = str(func).rpartition(".")[0]
-        if operator in _FLOPS and not LOADING:
+        if operator in _FLOPS and not is_loading():
             dtype = _first_tensor(result).dtype
             precision = _PRECISIONS.get(dtype, "other")
             if precision == "fp32" and self._uses_tf32(operator):

@@ -262,10 +262,9 @@ class Recorder:
             try:
                 found = Device(device)
                 found.wait(_clock())
-                found.event()
                 self._device = found
-            except Exception as error:  # noqa: BLE001  # of a device that torch.accelerator lacks
-                self._note(kind="unseen device", name=kind, why=str(error))
+            except Exception:  # noqa: BLE001  # of a device that torch.accelerator lacks
+                self.note_unseen(f"trains on {kind} with a torch that can't wait for it")
         if self._first_step_at is None:
             self._first_step_at = _clock()
             self.is_attentive = self._device is not None

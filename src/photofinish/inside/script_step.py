@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .counting import WEIGHTED, OperatorCounts, SavedTensors
 from .precision import ProductPrecisions
-from .timed_batches import LOADING
+from .timed_batches import is_loading
 
 
 class ScriptStep:
@@ -114,7 +114,7 @@ class _SavedByAnyNetwork(SavedTensors):
         self._precisions = precisions
 
     def module_begins(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if LOADING:
+        if is_loading():
             return
         with suppress(NotImplementedError, RuntimeError):  # of weights within torch.func
             uncalled = isinstance(module, nn.MultiheadAttention)  # its output layer is not called

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -10,18 +11,22 @@ if TYPE_CHECKING:
     from .recorder import Recorder
 
 _clock = time.perf_counter
+_loading: list[int] = []
+"""Threads that load now. Another one may train meanwhile."""
 
 
-LOADING: list[Any] = []
-"""What this process loads now. Nothing is counted meanwhile."""
+def is_loading() -> bool:
+    """Return True while this thread loads, when nothing is counted."""
+    return threading.get_ident() in _loading
 
 
 def _loaded(load: Callable[[Any], Any], given: Any) -> Any:
-    LOADING.append(given)
+    thread = threading.get_ident()
+    _loading.append(thread)
     try:
         return load(given)
     finally:
-        LOADING.pop()
+        _loading.remove(thread)
 
 
 class TimedBatches(Iterator[Any]):
