@@ -21,7 +21,7 @@ from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_files import AskFiles
-from photofinish.scripts import run_script
+from photofinish.scripts import output, run_script
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
 
@@ -128,7 +128,7 @@ def test_a_script_gets_our_input_if_it_runs_once() -> None:
 def test_a_question_of_the_script_is_shown_once_and_a_progress_bar_is_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_script, "SILENT_SECONDS", 0.0)
+    monkeypatch.setattr(output, "SILENT_SECONDS", 0.0)
     refusal = _refusal("""
 import time
 for printed in ("\\r5% loaded", "\\nIt is loaded.\\n", "Continue? [y/N] "):

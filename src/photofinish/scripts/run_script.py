@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
@@ -25,6 +24,7 @@ from photofinish.inside import hooks
 from photofinish.inside.hooks import FOLDER, LOCK, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.scripts.output import Output
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
 from photofinish.stage.process import kill_tree
@@ -59,14 +59,6 @@ _HARD_CODED = (
     f" This run has no GPU. If the command asks for one, write {PLACEHOLDER} in its place, for "
     f"example `--device {PLACEHOLDER}`: it becomes cpu, and then the GPU's name."
 )
-_LAST_LINES = 40
-_KEPT_BYTES = 64 * 1024
-"""Most output that is kept: 40 lines of 1,600 characters."""
-SILENT_SECONDS = 5.0
-"""Time after which a line without its end is shown, by hand: a question waits for an answer."""
-_MOST_SHOWN_BYTES = 200
-_HELD_SECONDS = 2.0
-"""Time to wait for the rest of the output, as a process that outlives the command may hold it."""
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
@@ -148,7 +140,7 @@ def watch(
                 takes_input=takes_input,
             ) as process,
         ):
-            sample, printed = WatchedScript(folder), _Output(process.stdout)
+            sample, printed = WatchedScript(folder), Output(process.stdout)
             load = load_monitor(kind, variables)
             status = _follow(process, progress, printed, sample, load, limits)
             ended_at = _clock()
@@ -246,37 +238,6 @@ def _running(
         process.wait()
 
 
-class _Output:
-    """Last part of a command's output. A thread reads it, so that the command never waits."""
-
-    def __init__(self, pipe: IO[bytes] | None) -> None:
-        self._kept, self._came_at, self._shown = b"", _clock(), b""
-        self._reading = threading.Thread(target=self._read, args=(pipe,), daemon=True)
-        self._reading.start()
-
-    def _read(self, pipe: IO[bytes] | None) -> None:
-        if pipe is None:  # the output is shown
-            return
-        with pipe:
-            while came := os.read(pipe.fileno(), _KEPT_BYTES):
-                self._kept, self._came_at = (self._kept + came)[-_KEPT_BYTES:], _clock()
-
-    def new_question(self) -> str | None:
-        """Return a last line without its end, once nothing has followed it for a while."""
-        line = self._kept.rpartition(b"\n")[2]
-        is_bar = b"\r" in line
-        is_silent = _clock() - self._came_at > SILENT_SECONDS
-        if is_bar or not is_silent or not line.strip() or line == self._shown:
-            return None
-        self._shown = line
-        return line[-_MOST_SHOWN_BYTES:].decode(errors="replace").strip()
-
-    def last_lines(self) -> str:
-        """Return the last lines once the command has ended."""
-        self._reading.join(_HELD_SECONDS)
-        return "\n".join(self._kept.decode(errors="replace").splitlines()[-_LAST_LINES:])
-
-
 class _Progress:
     """Line on a terminal with the progress and the maximum time left.
 
@@ -314,7 +275,7 @@ class _Progress:
 def _follow(
     process: subprocess.Popen[bytes],
     progress: _Progress,
-    output: _Output,
+    output: Output,
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
