@@ -175,9 +175,8 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
 
     A change on the GPU here counts if the job then takes it less than the CPU.
     """
-    found: list[
-        tuple[float, float, Action]
-    ] = []  # with the gain, and the one over the CPU as it is
+    # Each with its gain, and the one over the CPU as it is.
+    found: list[tuple[float, float, Action]] = []
     if fewer := fewer_epochs(pair.cpu, pair.settings):
         found.append((fewer.gain, fewer.gain, Action("fewer epochs", fewer=fewer)))
     of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []

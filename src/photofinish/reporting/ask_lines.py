@@ -74,18 +74,16 @@ def repaid_line(hour: JobAnswer) -> str | None:
 def bars(pair: Comparison, decision: Decision) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
     worth = decision.worth
-    rows: list[_DrawnBar] = []
     mark = "~" if pair.cpu.timings.untimed_epochs else ""
     mark = "over " if pair.cpu.timings.is_bound else mark
     here_seconds = pair.cpu.timings.whole_seconds
     here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
-    rows.append(here._replace(is_unsure=is_wide(worth.here.interval)))
+    rows = [here._replace(is_unsure=is_wide(worth.here.interval))]
     if decision.is_here and worth.gpu:
         there, is_sure = worth.gpu.time.seconds, not is_wide(worth.gpu.time.interval)
         row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(worth) if is_sure else "")
         rows.append(row._replace(is_unsure=not is_sure))
-    found = [] if decision.is_here else _best(pair, decision)
-    rows += map(_row, found)
+    rows += [] if decision.is_here else map(_row, _best(pair, decision))
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
@@ -94,9 +92,8 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     lines = []
     for row in rows:
         drawn = _START * round(_BAR * row.start_seconds / longest)
-        drawn += (_UNSURE if row.is_unsure else _JOB) * max(
-            1, round(_BAR * row.job_seconds / longest)
-        )
+        sign = _UNSURE if row.is_unsure else _JOB
+        drawn += sign * max(1, round(_BAR * row.job_seconds / longest))
         cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
         lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
     unsure = say("bar unsure") if any(row.is_unsure for row in rows) else ""
