@@ -73,7 +73,8 @@ def main() -> None:
 def _main() -> None:
     parser = _parser()
     words = [word.partition("=")[0] for word in sys.argv[1:]]
-    if words and not words[0].startswith("-") and words[0] not in (names := _names()):
+    names = [name for group in _GROUPS.values() for name in group]
+    if words and not words[0].startswith("-") and words[0] not in names:
         from photofinish.wording import unknown_name
 
         raise ConfigError(f"{words[0]}: {unknown_name('command', words[0], names)}")
@@ -96,10 +97,6 @@ def _main() -> None:
             f"`photofinish {args.command}` needs packages that are missing here, such as {module}: "
             f"pip install 'photofinish[{extra}]'"
         ) from error
-
-
-def _names() -> list[str]:
-    return [name for group in _GROUPS.values() for name in group]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -119,7 +119,8 @@ class FirstValues:
         weights = [*filter(_is_readable, every)]
         digest = hashlib.sha256()
         for weight in weights:
-            digest.update(_bytes(weight))
+            host = weight.detach().cpu().contiguous().flatten()
+            digest.update(host.view(torch.uint8).numpy().data)
         # A GradScaler leaves it to a fused optimizer to divide gradients by this.
         given = getattr(optimizer, "grad_scale", None)
         scale = 1.0 if given is None else float(given)
@@ -176,7 +177,3 @@ def _norm(flat: torch.Tensor) -> float:
     """Return the norm in float64, as a CPU's float32 loses digits over many values."""
     parts = (part.cpu().double() for part in torch.split(flat, _PART_VALUES))
     return math.sqrt(sum(float(part.dot(part)) for part in parts))
-
-
-def _bytes(tensor: torch.Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -49,8 +49,8 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
             yield name, number, option
 
 
-def watch_arguments(note: Callable[[str, float, str], None]) -> None:
-    """Call `note` with each length that the script's argparse finds, and with its option."""
+def watch_arguments(note: Callable[..., None]) -> None:
+    """Note each length that the script's argparse finds, with its option."""
     import argparse
 
     parse = argparse.ArgumentParser.parse_known_args
@@ -61,7 +61,7 @@ def watch_arguments(note: Callable[[str, float, str], None]) -> None:
         for name, value in getattr(parsed[0], "__dict__", {}).items():
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if is_number and unit_of(name) and 0 < value < math.inf:
-                note(name, value, f"--{name}")
+                note(kind="length", name=name, value=value, by=f"--{name}")
         return parsed
 
     argparse.ArgumentParser.parse_known_args = parse_and_note  # type: ignore[assignment]

@@ -93,7 +93,7 @@ class Recorder:
 
     def argparse_imported(self) -> None:
         """Note a length of the training in the script's arguments, such as --epochs."""
-        watch_arguments(self._note_length)
+        watch_arguments(self._note)
 
     def other_imported(self, name: str) -> None:
         """Note a library whose training can't be seen."""
@@ -373,9 +373,6 @@ class Recorder:
         """Note once that an autocast computes in this type on CUDA only."""
         self._single_steps.is_cast = True
         self._note(kind="autocast", dtype=dtype)
-
-    def _note_length(self, name: str, value: float, by: str) -> None:
-        self._note(kind="length", name=name, value=value, by=by)
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:

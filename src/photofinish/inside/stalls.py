@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -86,7 +86,9 @@ class Stalls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         result = func(*args, **kwargs)
         given = list(tensors_in((args, kwargs)))
-        is_on_device = any(map(self._is_on_device, given))
+        is_on_device = any(
+            isinstance(each, nn.Parameter) or each in self._on_device for each in given
+        )
         if is_on_device and (what := _read(name, args, kwargs)):
             self._note(what)
             return result
@@ -103,9 +105,6 @@ class Stalls(TorchFunctionMode):
             elif name in _MADE and not _is_loading():
                 self._made_on_host[made] = True
         return result
-
-    def _is_on_device(self, tensor: Tensor) -> bool:
-        return isinstance(tensor, nn.Parameter) or tensor in self._on_device
 
     def _note(self, what: str) -> None:
         """Note the line that called, unless a library did."""

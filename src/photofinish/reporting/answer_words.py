@@ -33,7 +33,7 @@ from photofinish.wording import (
 
 _WORTH_CAPTURING = 1.5
 """Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
-_MUCH_WAITING = 0.1
+MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
 _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
@@ -328,7 +328,7 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
         yield say("hidden loading", run=pair.cpu, gpu=gpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
-    if need and need.waiting_share > _MUCH_WAITING:
+    if need and need.waiting_share > MUCH_WAITING:
         yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
     captured_seconds = estimate.captured_job_seconds
     if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:

@@ -12,6 +12,7 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import (
+    MUCH_WAITING,
     action_text,
     answer_text,
     cost_text,
@@ -27,7 +28,6 @@ from photofinish.wording import between, counted, gibibytes, is_wide, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
-_MUCH_WAITING = 0.1
 _LEAST_REPAID_SECONDS = 1.0
 _BAR = 40
 """Width of the longest bar."""
@@ -167,7 +167,7 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
-    if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
+    if figures and loader and not loader.workers and (figures.waiting_share or 0) > MUCH_WAITING:
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))
