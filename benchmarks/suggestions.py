@@ -38,10 +38,11 @@ from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.attribution import SamplePlan, measure_steps
-from photofinish.measure.in_turns import Way, scratch_steps, time_in_turns
+from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.loader_times import measure
 from photofinish.measure.loader_tries import RESIDENT, OneInput, try_input, try_inputs
 from photofinish.measure.loader_workers import Budget
+from photofinish.measure.scratch import scratch_steps
 from photofinish.nested import map_nested
 from photofinish.results.measurements import InTurns, LoaderTimes
 from photofinish.training.batches import Normaliser, Part

@@ -25,7 +25,7 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure import attribution
 from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat

@@ -21,8 +21,8 @@ from result_files import (
 
 from photofinish.answer.bounds import speedup_bounds
 from photofinish.answer.fair_cpu import SHARED_CACHES
-from photofinish.answer.own_gpu import bounded, loads_longer_than_it_starts
 from photofinish.answer.result import Trained
+from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import LoaderTimes, TriedWorkers

@@ -22,9 +22,9 @@ from result_files import (
 )
 
 from photofinish.answer.comparison import equal_losses, same_steps
-from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
+from photofinish.answer.word import decide_rented
 from photofinish.commands.pipeline import record_results
 from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import Optimizer, Schedule

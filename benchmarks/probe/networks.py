@@ -24,7 +24,7 @@ from benchmarks.probe.trainers import (
     trained,
     trainer,
 )
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks import data
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.trainers import LENET, LINEAR, mnist, trainer
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 
 _REPLAYS, _SHOWN = 20, 15
 _JOBS: dict[str, dict[str, Any]] = {

@@ -12,7 +12,7 @@ import torch
 from benchmarks import data
 from benchmarks.plain import PLAIN_STEPS, plain
 from benchmarks.probe.findings import Findings
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.models.registry import build_model
 from photofinish.training.torch_device import configure_torch
 from photofinish.training.trainer import Trainer

@@ -1,8 +1,8 @@
 """Decisions: one answer for each experiment or script, and the one thing to do.
 
-Where a GPU trained the job, the answer is about that GPU (own_gpu.py), else about renting one
-(rented_gpu.py), unless renting does not pay and a bound says No for any GPU. These modules choose
-the word. docs/verdict.md explains the rules to users.
+Where a GPU trained the job, the answer is about that GPU, else about renting one, unless renting
+does not pay and a bound says No for any GPU. word.py chooses the word. docs/verdict.md explains
+the rules to users.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Literal
 from photofinish.answer.candidates import About, Answer, Runs, Worth, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
-from photofinish.answer.own_gpu import bounded, measured, not_estimated
 from photofinish.answer.remedies import Remedy
-from photofinish.answer.rented_gpu import decide_rented
 from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes
 from photofinish.answer.uncertainty import MACHINE
+from photofinish.answer.word import bounded, decide_rented, measured, not_estimated
 from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
@@ -28,8 +27,6 @@ LEAST_GAIN = 1.1
 """Smallest speed-up of a job, by hand, for which a change of its settings is recommended."""
 _LONGER = 3.0
 """Factor on the measured time that should settle an answer, by hand: its error falls as a root."""
-
-
 LONG_BEFORE = 0.5
 """Largest share of all epochs that counts as long before the last one, by hand."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from photofinish.answer.candidates import Answer
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.rented_gpu import of_one_training
+from photofinish.answer.word import of_one_training
 from photofinish.nested import dotted
 
 

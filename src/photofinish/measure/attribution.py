@@ -20,8 +20,9 @@ from photofinish.config.experiment import Experiment
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.in_turns import Context, Way, scratch_steps, time_in_turns
+from photofinish.measure.in_turns import Context, Way, time_in_turns
 from photofinish.measure.operations import count_operations
+from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.step_parts import (
     measure_batches_alone,
     measure_launches,

@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from itertools import chain, count, islice
 from typing import NamedTuple
 
-import torch
-
 from photofinish.config.experiment import Input, Schedule
 from photofinish.measure.take_parts import take_steps
-from photofinish.nested import samples_in
 from photofinish.results.measurements import SteadyState
-from photofinish.training.batches import Batches, map_batch
+from photofinish.training.batches import Batches
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.trainer import Trainer
@@ -122,28 +118,3 @@ def with_input(
 
         launches = -(-steps // at_once)
         yield Way(lambda: take(launches), launches * at_once, settle=settle)
-
-
-@contextmanager
-def scratch_steps(
-    trainer: Trainer,
-    *other_images: int,
-    layout: torch.memory_format | None = None,
-    at_once: int = 1,
-) -> Iterator[list[Callable[[], object]]]:
-    """Yield functions that each take `at_once` steps, captured if the training's steps are.
-
-    The first function steps on the first batch, the others on batches of other sizes, made of its
-    images. All functions train one scratch copy.
-    """
-    first = trainer.training.first()
-    batches = [first]
-    for images in other_images:
-        rows = torch.arange(images) % samples_in(first[1])
-        batches.append(map_batch(partial(_selected, rows), first))
-    with trainer.scratch_copy(layout) as state:
-        yield [trainer.steps.repeat(state, batch, at_once) for batch in batches]
-
-
-def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.index_select(0, rows.to(tensor.device))

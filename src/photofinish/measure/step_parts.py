@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.threads import cpu_time_of
 from photofinish.nested import samples_in
 from photofinish.results.measurements import StepParts

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.scratch import scratch_steps
 from photofinish.results.measurements import SteadyState, TriedThreads
 from photofinish.training.trainer import Trainer
 

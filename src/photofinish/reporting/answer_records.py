@@ -14,11 +14,11 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import Price
 from photofinish.answer.remedies import Remedy
-from photofinish.answer.rented_gpu import of_one_training
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Kind
 from photofinish.answer.uncertainty import Interval
+from photofinish.answer.word import of_one_training
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict

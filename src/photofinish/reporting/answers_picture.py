@@ -13,8 +13,8 @@ from matplotlib.ticker import FixedLocator
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.grid import Grid
-from photofinish.answer.rented_gpu import of_one_training
 from photofinish.answer.uncertainty import Interval
+from photofinish.answer.word import of_one_training
 from photofinish.reporting.answer_words import gpu_words, headline
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,

@@ -6,8 +6,8 @@ from typing import Any
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
-from photofinish.answer.own_gpu import loads_longer_than_it_starts
 from photofinish.answer.remedies import Remedy
+from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.host import allowed_cores
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import TEMPLATES
