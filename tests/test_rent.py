@@ -230,7 +230,8 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
     assert (asked.returncode == 0) is trains, asked.stderr
     assert ("Not trained: No" in asked.stderr) is not trains
     rents = rf"Do: `photofinish rent \w+ -- python train.py --steps {steps} 'a b'`"
-    is_open = trains and "usy" in asked.stdout  # a busy machine's answer may be to ask again
+    # Beside other programs, the answer of so short a sample may be to ask again.
+    is_open = trains and "when the machine is quiet" in asked.stdout
     assert is_open or bool(re.search(rents, asked.stdout)) is trains
     ran = (there / "runs").read_text(encoding="utf-8").splitlines()
     assert ran == [str(["--steps", steps, "a b"])] * (1 + trains)
