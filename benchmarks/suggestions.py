@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from scipy.special import stdtrit
 from torch import nn
 from torch.utils.data import default_collate
 
@@ -33,7 +34,6 @@ from photofinish.answer.remedies import (
     step_speedup,
 )
 from photofinish.answer.step_costs import PARTS, StepCosts
-from photofinish.answer.uncertainty import students_t
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
@@ -264,7 +264,7 @@ def _try(case: Case) -> Outcome:
         multiprocessing.set_start_method("fork", force=True)
     logs = [math.log(own_seconds / other_seconds) for own_seconds, other_seconds in turns]
     gain = math.exp(statistics.fmean(logs))
-    noise = students_t(_TURNS - 1) * statistics.stdev(logs) / math.sqrt(_TURNS)
+    noise = stdtrit(_TURNS - 1, 0.95) * statistics.stdev(logs) / math.sqrt(_TURNS)
     return Outcome(remedy.predicted, gain, math.log(gain) < -noise)
 
 

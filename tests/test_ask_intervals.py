@@ -136,6 +136,19 @@ def test_a_script_without_workers_loads_after_it_has_launched_a_step(
     assert after > beside + 100 * 1e-3
 
 
+def test_a_validation_that_was_timed_once_widens_the_range_of_all(
+    compared: Callable[..., Comparison],
+) -> None:
+    widths = []
+    for share in (0.0, 0.2, 1.0):
+        low, high = job_interval(compared(32, validation_share=share).cpu.timings)
+        widths.append(high / low)
+    assert widths == sorted(set(widths))
+    assert widths[2] == pytest.approx(
+        math.exp(2 * math.hypot(math.log(1.2), math.log(1.3) / 2)), rel=0.01
+    )
+
+
 @pytest.mark.parametrize(
     ("workers", "first_wait", "hides"),
     [(4, 0.002, False), (4, 4.0, True), (0, 4.0, False)],
@@ -158,7 +171,7 @@ def test_what_workers_hide_here_may_be_the_limit_on_a_gpu(
     ("first_wait", "words"),
     [
         (4.0, r"rent a T4: ~[\d.]+-[\d.]+ min with its start"),
-        (60.0, r"at least [\d.]+ min on a T4 with its start"),
+        (60.0, r"rent a T4: at least [\d.]+ min with its start"),
     ],
     ids=["within the printed range", "up to a wide one"],
 )

@@ -80,7 +80,8 @@ FREE = {"rental_minutes": 0.0, "worth_saving": 0.0}
         (100.0, 75.0, "Yes"),
         (75.0, 100.0, "No"),
         (100.0, 98.0, "Close call"),
-        (20.0, 18.0, "Can't tell"),
+        (20.0, 18.0, "Close call"),
+        (4.0, 3.8, "Can't tell"),
         (9.0, 3.5, "Yes"),
     ],
 )
@@ -154,9 +155,10 @@ def test_a_bound_says_no_only_if_it_is_below_the_limit_at_its_end(job: Job) -> N
     ("seconds", "settings", "answer", "action"),
     [
         (13.0, {}, "No", Action("stay here", "T4")),
-        (550.0, {}, "No", Action("stay here", "T4", Runs(2, 3))),
+        (550.0, {}, "No", Action("stay here", "T4", Runs(2, 4))),
         (550.0, {"worth_saving": 1.0, "rental_minutes": 1.0}, "Probably yes", Action("rent", "T4")),
-        (850.0, {}, "Can't tell", Action("try a GPU", "T4")),
+        (850.0, {}, "Can't tell", Action("stay here", "T4")),  # this machine's error is too large
+        (1000.0, {}, "Can't tell", Action("try a GPU", "T4")),
         (1000.0, {"worth_saving": 60.0}, "No", Action("stay here", "T4", Runs(4, 7))),
         (3600.0, {}, "Probably yes", Action("rent", "T4")),
     ],
@@ -307,7 +309,7 @@ def test_the_word_follows_from_the_numbers_on_its_line(
 def test_more_epochs_are_measured_only_if_their_spread_decides(
     job: Job, spread: float, kind: str
 ) -> None:
-    epochs = (8.5 * (1 + spread * (-1) ** number) for number in range(6))
+    epochs = (10 * (1 + spread * (-1) ** number) for number in range(6))
     step = HOUR_STEP.model_copy(update={"flops": 5 * 10**11, "saved_tensor_bytes": 5 * 10**7})
     cpu = unevenly(with_timings(job(100.0), operations=step), *epochs, left=94)
     decision = decide(pair_of(cpu, settings=T4))
@@ -420,7 +422,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
     """By these numbers a T4 is no faster at 200 s, and perhaps not at 300 s."""
     settings = T4.model_copy(update={"worth_saving": worth_saving})
     named = []
-    for seconds in (200.0, 240.0, 300.0, 350.0, 450.0, 500.0):
+    for seconds in (200.0, 240.0, 300.0, 400.0, 450.0, 500.0):
         cpu = with_timings(job(seconds), operations=HOUR_STEP)
         pair = pair_of(cpu, settings=settings)
         decision = decide(pair)
@@ -435,7 +437,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
             assert surely <= min(100, 10 * perhaps)
             assert decision.worth.gained_seconds > -300.0  # the start: it is faster
             named.append(seconds)
-    known = (350.0, 450.0, 500.0) if worth_saving < 600.0 else ()
+    known = (400.0, 450.0, 500.0) if worth_saving < 600.0 else ()
     assert named == [seconds for seconds in known for _ in ("answer", "picture")]
 
 

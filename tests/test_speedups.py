@@ -9,8 +9,7 @@ from conftest import MakeResult
 from result_files import BUSY, trained
 
 from photofinish.answer.speedups import speedups
-from photofinish.answer.times import STARTUP
-from photofinish.answer.uncertainty import MACHINE, combined
+from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.results.job_times import Timings
 
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
@@ -56,8 +55,8 @@ def test_a_job_has_an_interval_by_what_differs_between_starts_and_processes(
     epochs = {"epoch_seconds": (3.0,) * 5, "repeats": ((3.0,) * 5,) * repeats}
     found = timings(make_result, **epochs, total_seconds=18.0)  # 2.5 s of it once
     interval = speedups(found, found)["end_to_end"].interval
-    of_each = combined(MACHINE, STARTUP.times(2.5 / 18.0))
-    slowest = math.exp(combined(of_each, of_each).half_width)
+    of_startup = ONCE * 2.5 / 18.0
+    slowest = math.exp(math.hypot(MACHINE, of_startup, of_startup))
     assert interval == (pytest.approx(1 / slowest), pytest.approx(slowest))
 
 

@@ -17,7 +17,7 @@ from training_stage import TrainingStage, contents
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
-from photofinish.answer.uncertainty import MACHINE, LogError, combined
+from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import BudgetPlan
@@ -162,8 +162,8 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     assert rented.about == "renting"  # though it took a minute
     assert rented.here.seconds == pytest.approx(whole)
     # Of 2 epochs in 50, the mean's error is 1 in 21 s. Start-up took 10 s, and may be off by 1.3.
-    passes = LogError((1 / 21) ** 2 * 48 / 50, 1.0).times(1050 / whole)
-    half = combined(MACHINE, passes, LogError.reaching(1.3).times(10 / whole)).half_width
+    passes = math.sqrt(48 / 50) * error_of_mean((20.0, 22.0)) * 1050 / whole
+    half = math.hypot(MACHINE, passes, ONCE * 10 / whole)
     ends = whole / math.exp(half), whole * math.exp(half)
     assert job_interval(timings) == pytest.approx(ends, rel=1e-3)
 
@@ -191,7 +191,7 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 50, total_seconds=60.0)
     pair = pair_of(cpu, gpu)
     answer = verdict(pair)
-    assert "~18 min (13-24, after 2 of 50 epochs) on the CPU" in answer.answer
+    assert "~18 min (11-28, after 2 of 50 epochs) on the CPU" in answer.answer
     assert answer.model == "identical over the 2 epochs that both trained"
     assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in text_of(
         answer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,15 +14,7 @@ from numpy.typing import NDArray
 from result_files import trained
 
 from photofinish.answer.times import job_interval, job_time
-from photofinish.answer.uncertainty import (
-    MACHINE,
-    LogError,
-    UncertainTime,
-    combined,
-    error_of_mean,
-    students_t,
-    total,
-)
+from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean, total
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import Timings
 
@@ -104,8 +97,20 @@ def test_more_epochs_do_not_widen_the_interval(made_up: Timings) -> None:
     widths = []
     for count in (2, 4, 15, 60, 240):
         ends = [job_interval(times(made_up, each[:count].tolist(), 7200)) for each in epochs]
-        widths.append(np.median([high / low for low, high in ends]))
-    assert widths == sorted(widths, reverse=True)
+        widths.append(float(np.median([high / low for low, high in ends])))
+    # A short window shows less of a slow drift.
+    assert all(later < 1.01 * earlier for earlier, later in pairwise(widths))
+
+
+def test_a_run_that_comes_differs_from_the_one_that_was_timed(made_up: Timings) -> None:
+    """Each run has its own speed: 8 % apart, a range of one run's error would hold 65 of 100."""
+    random, held = np.random.default_rng(4), 0
+    for _ in range(TRIES):
+        timed, to_come = np.exp(random.normal(0, 0.08, 2))
+        epochs = timed * np.exp(random.normal(0, 0.03, 15))
+        low, high = job_interval(times(made_up, epochs.tolist(), 720))
+        held += low <= STARTUP_SECONDS + 720 * to_come <= high
+    assert held >= 0.85 * TRIES
 
 
 @pytest.mark.parametrize("shares", [(1.0, 0.5), (1.0, 0.9), (0.1, 1.0)])
@@ -115,28 +120,30 @@ def test_ratios_and_differences_of_two_means_hold_the_truth(
 ) -> None:
     random, held = np.random.default_rng(5), np.zeros(2)
     for _ in range(TRIES):
-        logs = random.normal(0, deviation, (2, count))
         one, other = (
-            UncertainTime(share * math.exp(each.mean())).with_errors(
-                LogError(each.var(ddof=1) / count, count - 1)
+            UncertainTime(share * values.mean()).off_by(error_of_mean(values.tolist()))
+            for share, values in zip(
+                shares, np.exp(random.normal(0, deviation, (2, count))), strict=True
             )
-            for share, each in zip(shares, logs, strict=True)
         )
         truths = shares[0] / shares[1], shares[0] - shares[1]
-        ends = one.over(other), one.less(other)
+        ends = one.over(other), one.minus(other)
         held += [low <= truth <= high for (low, high), truth in zip(ends, truths, strict=True)]
     assert held.min() >= 0.87 * TRIES
 
 
-def test_a_further_error_never_narrows_an_interval() -> None:
-    """By Welch and Satterthwaite alone, 3 % with five degrees of freedom would."""
-    further = [combined(MACHINE, LogError(each**2, 5.0)) for each in (0.0, 0.01, 0.03, 0.1, 0.5)]
-    widths = [round(each.half_width, 9) for each in further]
-    assert widths == sorted(widths)
+def test_a_noisier_sample_has_a_wider_range(made_up: Timings) -> None:
+    widths = []
+    for noise in (0.0, 0.05, 0.1, 0.2, 0.4):
+        epochs = [1 + noise * (-1) ** (place // 3) for place in range(15)]
+        low, high = job_interval(times(made_up, epochs, 720))
+        widths.append(high / low)
+    assert widths == sorted(set(widths))
+    assert widths[0] == pytest.approx(1.2**2, rel=0.01)
 
 
 def test_jobs_on_one_machine_are_off_together() -> None:
-    one = UncertainTime(10.0).with_errors(MACHINE)
+    one = UncertainTime(10.0, machine=MACHINE).off_by(0.1)
     times = [replace(one, seconds=seconds) for seconds in (10.0, 30.0, 40.0)]
     assert total(times[:2]).interval == pytest.approx(times[2].interval)
     exact = UncertainTime(40.0)
@@ -149,32 +156,20 @@ def test_what_is_not_known_leaves_an_end_open() -> None:
     assert unknown.interval == (0.0, 10.0)
     assert unknown.over(known) == (0.0, 1.0)
     assert known.over(unknown) == (1.0, math.inf)
-    assert unknown.less(known) == (-10.0, 0.0)
-    once = UncertainTime(10.0).with_errors(error_of_mean([10.0]))
+    assert unknown.minus(known) == (-10.0, 0.0)
+    once = UncertainTime(10.0).off_by(error_of_mean([10.0]))
     assert once.interval == (0.0, math.inf)
-    assert once.less(known) == (-10.0, math.inf)
+    assert once.minus(known) == (-10.0, math.inf)
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.6])
-def test_values_that_drift_are_worth_fewer(memory: float) -> None:
-    """Of 60 values with correlation r, (1 - r) / (1 + r) are independent: 60, and 15."""
-    random, found = np.random.default_rng(1), []
-    for _ in range(100):
+@pytest.mark.parametrize(("memory", "least"), [(0.0, 0.9), (0.6, 0.85), (0.9, 0.7)])
+def test_the_mean_of_values_that_drift_is_within_its_error(memory: float, least: float) -> None:
+    random, held = np.random.default_rng(1), 0
+    for _ in range(TRIES):
         logs = [random.standard_normal()]
         while len(logs) < 60:
             further = math.sqrt(1 - memory**2) * random.standard_normal()
             logs.append(memory * logs[-1] + further)
-        values = [math.exp(0.05 * each) for each in logs]
-        variance = np.var(values, ddof=1) / np.mean(values) ** 2
-        found.append(variance / error_of_mean(values).variance)
-    expected = 60 * (1 - memory) / (1 + memory)
-    assert 0.5 * expected <= np.median(found) <= 1.2 * expected
-
-
-@pytest.mark.parametrize(
-    ("freedom", "quantile"),
-    [(1, 6.3138), (1.25, 4.5480), (1.5, 3.7052), (1.75, 3.2253), (2, 2.9200), (2.5, 2.5582),
-     (3, 2.3534), (5, 2.0150), (30, 1.6973), (math.inf, 1.6449)],
-)  # fmt: skip
-def test_students_t_is_that_of_printed_tables(freedom: float, quantile: float) -> None:
-    assert students_t(freedom) == pytest.approx(quantile, rel=1.5e-3)
+        values = np.exp(0.05 * np.array(logs))
+        held += abs(math.log(values.mean())) <= error_of_mean(values.tolist())
+    assert held >= least * TRIES

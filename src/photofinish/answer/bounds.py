@@ -20,8 +20,8 @@ from photofinish.answer.fair_cpu import (
     slowdown_of_a_thread,
 )
 from photofinish.answer.result import Result
-from photofinish.answer.times import STARTUP, error_of_passes
-from photofinish.answer.uncertainty import MACHINE, NONE, LogError, combined, error_of_mean
+from photofinish.answer.times import error_of_passes
+from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean, log_ratio
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class SpeedupBound:
     """Whole time of the job, or of its mean epoch."""
     measured_seconds: float
     """Time that stays."""
-    error: LogError
+    error: float
 
     @property
     def at_most(self) -> float:
         """Speed-up that no GPU exceeds, at the high end."""
-        return self.as_measured * math.exp(self.error.half_width)
+        return self.as_measured * math.exp(self.error)
 
     @property
     def as_measured(self) -> float:
@@ -64,7 +64,7 @@ class _Loading(NamedTuple):
     seconds: float
     least_seconds: float
     """Least time on a quiet machine."""
-    error: LogError
+    error: float
 
 
 def speedup_bounds(run: Result) -> SpeedupBounds:
@@ -72,29 +72,29 @@ def speedup_bounds(run: Result) -> SpeedupBounds:
     timings, loading, of_passes = run.timings, _loading(run), error_of_passes(run.timings)
     seconds = startup_seconds = timings.startup_seconds
     least_seconds = least_startup_seconds(timings) if timings.busy else startup_seconds
-    epoch, of_loading = None, NONE
+    epoch, of_loading = None, 0.0
     if isinstance(loading, _Loading):
         epoch = _bound(*loading[:3], loading.error, of_passes)
         seconds += timings.planned_epochs * loading.seconds
         least_seconds += timings.planned_epochs * loading.least_seconds
-        of_loading = loading.error.times(1 - startup_seconds / seconds)
+        of_loading = loading.error * (1 - startup_seconds / seconds)
     # A start-up is in both times, so that its error counts by the rest of the job.
     rest_share = max(0.0, 1 - seconds / timings.whole_seconds)
-    of_startup = STARTUP.times(rest_share * startup_seconds / seconds if seconds else 0.0)
-    errors = of_loading, of_startup, of_passes.times(rest_share)
+    of_startup = ONCE * rest_share * startup_seconds / seconds if seconds else 0.0
+    errors = of_loading, of_startup, rest_share and of_passes * rest_share
     job = _bound(timings.whole_seconds, seconds, least_seconds, *errors)
     return SpeedupBounds(job, epoch, loading if isinstance(loading, NotKnown) else None)
 
 
 def _bound(
-    whole_seconds: float, seconds: float, least_seconds: float, *errors: LogError
+    whole_seconds: float, seconds: float, least_seconds: float, *errors: float
 ) -> SpeedupBound:
     """Return a bound that reaches up to the one by the least time that stays."""
-    rest_seconds, factor = max(0.0, whole_seconds - seconds), 1.0
+    rest_seconds, further = max(0.0, whole_seconds - seconds), 0.0
     if least_seconds < seconds:
         at_most = 1 + rest_seconds / least_seconds if least_seconds else math.inf
-        factor = at_most / (1 + rest_seconds / seconds)
-    return SpeedupBound(whole_seconds, seconds, combined(*errors, LogError.reaching(factor)))
+        further = log_ratio(at_most, 1 + rest_seconds / seconds)
+    return SpeedupBound(whole_seconds, seconds, math.hypot(*errors, further))
 
 
 def _loading(run: Result) -> _Loading | NotKnown | None:
@@ -118,7 +118,7 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
         # Tried workers had started before.
         alone = [each.batch_seconds for each in tried or () if each.workers == workers] or alone
         seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
-        error = combined(MACHINE, _error(alone))
+        error = math.hypot(MACHINE, _error(alone))
         return _Loading(epoch_seconds, seconds, seconds / slower, error)
     not_known = why_not_known(run)
     is_busy = not_known is not None and not_known.reason == "busy"
@@ -133,5 +133,5 @@ def _loading(run: Result) -> _Loading | NotKnown | None:
     return _Loading(steps * costs.epoch_share_seconds, seconds, least_seconds, error)
 
 
-def _error(values: Sequence[float]) -> LogError:
-    return error_of_mean(values) if len(values) > 1 else NONE
+def _error(values: Sequence[float]) -> float:
+    return error_of_mean(values) if len(values) > 1 else 0.0

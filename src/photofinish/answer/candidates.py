@@ -31,14 +31,6 @@ Reason = Literal[
 ]  # fmt: skip
 MOST_RUNS, WIDEST_RUNS = 100, 10
 """Largest number of runs that an answer names, and ratio of two, by hand. Others help nobody."""
-CLOSE = 0.8, 1.25
-"""Shares of a limit between which an interval around it is a close call, by hand."""
-
-
-def is_close(interval: Interval, limit: float) -> bool:
-    """Return True if the whole interval is close to the limit."""
-    least, most = CLOSE
-    return least * limit <= interval[0] and interval[1] <= most * limit
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes
-from photofinish.answer.uncertainty import MACHINE
-from photofinish.answer.word import bounded, decide_rented, measured, not_estimated
+from photofinish.answer.uncertainty import MACHINE, UncertainTime
+from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
 
@@ -155,16 +155,24 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     if is_open:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
-        if error_of_passes(timings).variance > MACHINE.variance:
+        if error_of_passes(timings) > MACHINE:
             wanted_seconds = _LONGER * (timings.total_seconds - timings.startup_seconds)
             if wanted_seconds > sampled_seconds:  # else the sample ended as it was precise
                 return Action("measure longer", seconds=wanted_seconds)
         if is_here:
             return Action("use either")
-        pays = worth.gpu is None or worth.gained_seconds > 0
-        if pays and worth.basis != "recorded":
+        if worth.basis != "recorded" and _would_decide(worth):
             return Action("try a GPU", name)
     return Action("stay here", name, worth.runs if worth.answer == "No" else None)
+
+
+def _would_decide(worth: Worth) -> bool:
+    """Return True if a GPU that seems to pay would, or would not, once its time is known."""
+    if worth.gpu is None:
+        return True
+    known = UncertainTime(worth.gpu.time.seconds)
+    is_open = of_rented(worth.here, known, worth.terms) == "Can't tell"
+    return worth.gained_seconds > 0 and not is_open
 
 
 def _change(pair: Comparison, worth: Worth) -> Action | None:

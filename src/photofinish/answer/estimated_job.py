@@ -22,7 +22,7 @@ from photofinish.answer.estimates import (
 )
 from photofinish.answer.prices import Price, cheapest_machine, cost_of
 from photofinish.answer.result import Result
-from photofinish.answer.uncertainty import LogError, UncertainTime, combined
+from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
@@ -175,17 +175,17 @@ class _EstimatedJob:
                 + epochs * passes * epoch_seconds
             )
 
-        def error(end: int) -> LogError:
+        def error(end: int) -> float:
             """Return the error of all three, by what each adds to those before it."""
             times = (seconds(1, 1, 1), seconds(end, 1, 1), seconds(end, end, 1))
             pairs = pairwise((*times, seconds(end, end, end)))
-            return combined(*(LogError.reaching(one / other) for one, other in pairs))
+            return math.hypot(*(log_ratio(one, other) for one, other in pairs))
 
         middle_seconds = seconds(1, 1, 1)
         hidden_seconds = max(0.0, self.most_loading_seconds - self.epoch_seconds(step))
         most_seconds = middle_seconds + epochs * (1 + self._validation_share) * hidden_seconds
-        hidden = LogError.reaching(most_seconds / middle_seconds)
-        return UncertainTime(middle_seconds, error(0), combined(error(2), hidden))
+        hidden = log_ratio(most_seconds, middle_seconds)
+        return UncertainTime(middle_seconds, error(0), math.hypot(error(2), hidden))
 
 
 def _larger_batch(

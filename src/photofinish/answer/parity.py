@@ -192,7 +192,7 @@ def _of_other_draws(
     if of_seeds:
         unit = 1.0 if of_items else abs(score.cpu or 0.0)  # else a share of the CPU's error
         agrees = of_seeds.is_within(margin * unit)
-        within = False if of_seeds.excludes_0 else None
+        within = False if of_seeds.exceeds(0.0) else None
         if agrees:
             within = True if of_seeds.seeds >= ENOUGH_SEEDS else None
     return (*others, replace(score, within_rounding=within)), of_items and (of_seeds or of_items)
@@ -284,9 +284,8 @@ def _classes(
         return _equal("test predictions", False), accuracy
     mismatches = (cpu.predicted != device.predicted).reshape(-1, rows_an_item).any(axis=1)
     unequal, share = int(mismatches.sum()), float(mismatches.mean())
-    low, high = difference.interval
     within: bool | None = None if difference.excludes_0 else True
-    if low > margin or high < -margin:
+    if difference.exceeds(margin):
         within = False
     return (
         Layer("test predictions", not unequal, True, difference=share, unequal=unequal),

@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
-from photofinish.answer.times import STARTUP
-from photofinish.answer.uncertainty import (
-    Interval,
-    LogError,
-    UncertainTime,
-    combined,
-    error_of_mean,
-)
+from photofinish.answer.uncertainty import ONCE, Interval, UncertainTime, error_of_mean
 from photofinish.config.experiment import LoaderInput
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import (
@@ -28,7 +21,7 @@ from photofinish.results.measurements import (
     TriedBy,
 )
 
-_OTHER_RUN = LogError.reaching(1.07)
+_OTHER_RUN = math.log(1.07)
 """What a whole training may gain more, or less, than steps that are tried, by hand.
 
 With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their predictions.
@@ -43,8 +36,8 @@ def step_speedup(turns: InTurns) -> Interval | None:
     ratios = turns.ratios
     if len(ratios) < 2:
         return None
-    error = combined(error_of_mean(ratios), _OTHER_RUN)
-    return UncertainTime(statistics.geometric_mean(ratios), error, error).interval
+    gain = UncertainTime(statistics.geometric_mean(ratios))
+    return gain.off_by(error_of_mean(ratios), _OTHER_RUN).interval
 
 
 class Gain(NamedTuple):
@@ -71,8 +64,8 @@ class Gain(NamedTuple):
         high = 1 / steps / (1 - fast + fast / high)
         if not costs.input_seconds:
             return cls(low, high)
-        most = costs.epoch_share_seconds / costs.input_seconds
-        return cls(min(low, most), min(high, most))
+        least, most = (each / costs.input_seconds for each in costs.epoch_share_spread)
+        return cls(min(low, least), min(high, most))
 
     @property
     def middle(self) -> float:
@@ -85,7 +78,7 @@ class Gain(NamedTuple):
         """
         startup_seconds = min(times.startup_seconds, times.once_seconds)
         gains = []
-        for other_seconds in UncertainTime(startup_seconds, STARTUP, STARTUP).interval:
+        for other_seconds in UncertainTime(startup_seconds, ONCE, ONCE).interval:
             once_seconds = times.once_seconds - startup_seconds + other_seconds
             whole_seconds = once_seconds + times.passes_seconds
             gains += [whole_seconds / (once_seconds + times.passes_seconds / gain) for gain in self]

@@ -11,12 +11,18 @@ import numpy as np
 
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, time_to_target
-from photofinish.answer.uncertainty import HELD, Interval, students_t
+from photofinish.answer.uncertainty import Interval
 from photofinish.results.records import NetworkScores
 
 ENOUGH_SEEDS = 3
 """Minimum number of seeds that can show that two devices train equally well."""
-_NORMAL = statistics.NormalDist().inv_cdf((1 + HELD) / 2)
+_HELD, _SURE = 0.9, 0.99
+"""Shares of intervals that contain the true difference, and that do before a model is different."""
+_NORMAL, _SURE_NORMAL = (
+    statistics.NormalDist().inv_cdf((1 + share) / 2) for share in (_HELD, _SURE)
+)
+_POWER = statistics.NormalDist().inv_cdf(0.8)
+"""Seeds are planned so that four of five such trainings decide."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,8 @@ class ScoreDifference:
     mean: float
     interval: Interval
     """Interval that contains the true difference in 9 of 10 cases."""
+    sure_interval: Interval
+    """Interval that contains it in 99 of 100 cases."""
     seeds: int
     sd: float
     """Standard deviation of the difference for one seed."""
@@ -35,6 +43,11 @@ class ScoreDifference:
         low, high = self.interval
         return low > 0 or high < 0
 
+    def exceeds(self, margin: float) -> bool:
+        """Return True if the difference is larger by more than chance."""
+        low, high = self.sure_interval
+        return low > margin or high < -margin
+
     def is_within(self, margin: float) -> bool:
         low, high = self.interval
         return -margin <= low and high <= margin
@@ -42,12 +55,13 @@ class ScoreDifference:
     def seeds_wanted(self, margin: float) -> int:
         """Return about how many seeds decide, if the mean and its deviation stay as they are.
 
-        Their interval excludes 0, or lies within the margin. For small numbers of seeds, Student's
-        interval is as wide as a normal one of 1.35 seeds fewer.
+        Their interval is within the margin, or the sure one excludes 0. For small numbers of seeds,
+        Student's interval is as wide as a normal one of 1.35 seeds fewer.
         """
-        half = max(margin - abs(self.mean), abs(self.mean))
+        alike = (_NORMAL + _POWER) / max(margin - abs(self.mean), 1e-9)
+        apart = (_SURE_NORMAL + _POWER) / max(abs(self.mean), 1e-9)
         least = ENOUGH_SEEDS if self.seeds > 1 else ENOUGH_SEEDS + 2
-        wanted = math.ceil((_NORMAL * self.sd / half) ** 2 + 1.35)
+        wanted = math.ceil((min(alike, apart) * self.sd) ** 2 + 1.35)
         return max(least, wanted, self.seeds + 1)
 
 
@@ -62,9 +76,15 @@ def difference_of_items(cpu: Trained, device: Trained, rows_an_item: int) -> Sco
     apart = other.mean(axis=1) - hits.mean(axis=1)
     count, squares = len(apart) + 2, float(np.square(apart).sum()) + 1
     middle = float(apart.sum()) / count
-    half = _NORMAL * math.sqrt(squares - count * middle**2) / count
-    interval = middle - half, middle + half
-    return ScoreDifference(float(apart.mean()), interval, 1, math.sqrt(squares) / len(apart))
+    error = math.sqrt(squares - count * middle**2) / count
+    half, sure_half = _NORMAL * error, _SURE_NORMAL * error
+    return ScoreDifference(
+        float(apart.mean()),
+        (middle - half, middle + half),
+        (middle - sure_half, middle + sure_half),
+        1,
+        math.sqrt(squares) / len(apart),
+    )
 
 
 def difference_of_positions(cpu: Trained, device: Trained) -> ScoreDifference:
@@ -77,8 +97,9 @@ def difference_of_positions(cpu: Trained, device: Trained) -> ScoreDifference:
     blocks = max(2, cpu.record.samples.get("test", 0) // 4)
     apart = np.array_split(other.astype(float) - hits, blocks)
     means = Spread(tuple(float(block.mean()) for block in apart))
-    sd = statistics.stdev(means.values) / math.sqrt(blocks)
-    return ScoreDifference(means.mean, means.interval, 1, sd)
+    sd = statistics.stdev(means.values)
+    sure = means.interval_by(sd, _SURE)
+    return ScoreDifference(means.mean, means.interval, sure, 1, sd / math.sqrt(blocks))
 
 
 def difference_of_seeds(
@@ -95,7 +116,8 @@ def difference_of_seeds(
     pairs = zip(cpu.scores.of_all_seeds(name), device.scores.of_all_seeds(name), strict=True)
     apart = Spread(tuple(other - one for one, other in pairs))
     sd = max(statistics.stdev(apart.values), least_sd)
-    return ScoreDifference(apart.mean, apart.interval_by(sd), 1 + len(seeds[0]), sd)
+    interval, sure = (apart.interval_by(sd, share) for share in (_HELD, _SURE))
+    return ScoreDifference(apart.mean, interval, sure, 1 + len(seeds[0]), sd)
 
 
 @dataclass(frozen=True)
@@ -111,12 +133,14 @@ class Spread:
     @property
     def interval(self) -> Interval:
         """Student's interval of the mean."""
-        return self.interval_by(statistics.stdev(self.values))
+        return self.interval_by(statistics.stdev(self.values), _HELD)
 
-    def interval_by(self, sd: float) -> Interval:
+    def interval_by(self, sd: float, held: float) -> Interval:
         """Return Student's interval of the mean for another standard deviation."""
+        from scipy.special import stdtrit  # `ask` of a script neither has it nor comes here
+
         count = len(self.values)
-        half = students_t(count - 1) * sd / math.sqrt(count)
+        half = float(stdtrit(count - 1, (1 + held) / 2)) * sd / math.sqrt(count)
         return self.mean - half, self.mean + half
 
     @property

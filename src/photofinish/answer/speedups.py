@@ -84,7 +84,7 @@ def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
         return low, on_cpu.seconds / on_gpu.seconds, high
 
     most, epochs, fewest = (_least(speedup, end) for end in range(3))
-    is_known = all(math.isfinite(of_mean.variance) for _, of_mean, _ in errors)
+    is_known = all(math.isfinite(of_mean) for _, of_mean, _ in errors)
     return BreakEvenEpochs(epochs, (fewest, most) if is_known else None)
 
 

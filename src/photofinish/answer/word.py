@@ -15,12 +15,11 @@ from photofinish.answer.candidates import (
     Worth,
     candidates,
     for_all,
-    is_close,
     short_name,
 )
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
-from photofinish.answer.prices import terms_of
+from photofinish.answer.prices import GpuTerms, terms_of
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
 from photofinish.config.compare import accelerators
@@ -33,6 +32,12 @@ _REASONS: dict[Cause, Reason] = {
     "compute-bound": "arithmetic",
     "CPU held back": "arithmetic",
 }
+_CLOSE_WIDTH = 1.6
+"""Largest ratio of an interval's ends that is a close call, by hand.
+
+Two measured times have 1.44, so measuring longer changes nothing. If it were less, close calls of
+noisy jobs would read *Can't tell yet*.
+"""
 _RANKS: dict[Answer, int] = {"Probably yes": 0, "Close call": 1, "Can't tell": 1, "No": 2}
 
 
@@ -42,7 +47,7 @@ def measured(pair: Comparison) -> Worth | None:
         return None
     timings = pair.gpu.timings
     cpu, gpu = job_time(pair.cpu.timings), job_time(timings)
-    answer = _by_interval(cpu.over(gpu))
+    answer = _by_interval(cpu.over(gpu), 1.0, "Yes")
     of_gpu = answer == "No"
     diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
     main = diagnoses[0].likely or diagnoses[0].cause if diagnoses else None
@@ -57,12 +62,20 @@ def measured(pair: Comparison) -> Worth | None:
     )
 
 
-def _by_interval(interval: Interval) -> Answer:
-    if interval[0] > 1:
-        return "Yes"
-    if interval[1] < 1:
+def _by_interval(interval: Interval, limit: float, yes: Answer) -> Answer:
+    low, high = interval
+    if low >= limit:
+        return yes
+    if high < limit:
         return "No"
-    return "Close call" if is_close(interval, 1.0) else "Can't tell"
+    return "Close call" if high <= _CLOSE_WIDTH * low else "Can't tell"
+
+
+def of_rented(here: UncertainTime, there: UncertainTime, terms: GpuTerms) -> Answer:
+    """Return the word for a GPU elsewhere, which may have to save minutes."""
+    if terms.least_seconds:
+        return _by_interval(here.minus(there), terms.least_seconds, "Probably yes")
+    return _by_interval(here.over(there), 1.0, "Probably yes")
 
 
 def bounded(pair: Comparison) -> Worth | None:
@@ -114,17 +127,9 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 def _by_candidates(cpu: UncertainTime, found: Sequence[Candidate], jobs: int) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
 
-    def answer_of(gpu: Candidate) -> Answer:
-        low, high = saved = cpu.less(gpu.time)
-        least_seconds = gpu.terms.least_seconds
-        if low >= least_seconds:
-            return "Probably yes"
-        if high < least_seconds:
-            return "No"
-        return "Close call" if is_close(saved, least_seconds) else "Can't tell"
-
-    best = min(found, key=lambda gpu: (_RANKS[answer_of(gpu)], gpu.value))
-    answer, saved = answer_of(best), cpu.less(best.time)
+    words = {gpu.name: of_rented(cpu, gpu.time, gpu.terms) for gpu in found}
+    best = min(found, key=lambda gpu: (_RANKS[words[gpu.name]], gpu.value))
+    answer, saved = words[best.name], cpu.minus(best.time)
     reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
     if answer != "No":
         reason = "saves enough" if answer == "Probably yes" else "may save enough"
@@ -149,7 +154,7 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     if gpu is None:
         return replace(worth, here=here)
     own = next(each for each in candidates(pair) if each.name == gpu.name)
-    interval, saved = here.over(own.time), here.less(own.time)
+    interval, saved = here.over(own.time), here.minus(own.time)
     return replace(worth, here=here, gpu=own, interval=interval, saved=saved)
 
 

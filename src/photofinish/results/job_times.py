@@ -90,6 +90,11 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Time of validation as a share of the training passes' time."""
 
     @property
+    def assumed_share(self) -> float:
+        """Share of the passes' time that was timed once, and is assumed to be equal in all."""
+        return 0.0
+
+    @property
     def interruptions(self) -> int:
         """Number of times that the training was resumed."""
         return 0

@@ -76,6 +76,10 @@ class MeasuredJob(Measured, JobTimes):
     def validation_share(self) -> float:
         return self._validation_seconds / self.by_parts.seconds
 
+    @property
+    def assumed_share(self) -> float:
+        return self.validation_share / (1 + self.validation_share)
+
 
 def measured_job(
     measured: Measured, epochs: float, epoch_steps: float, seeds: int = 1

@@ -39,10 +39,8 @@ _PACKAGE = "_photofinish"
 """Name of the recorder in a script's process, whose Python may lack photofinish."""
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
 _POLL_SECONDS = 1.0
-_LEAST_SECONDS = 10.0
-"""Minimum time of training to watch, by hand."""
-_PRECISE = 0.02
-"""Relative error of a step that is small enough, by hand. Two runs differ by more."""
+_ENOUGH_SECONDS = 15.0
+"""Time of training to watch. Of recorded trainings, 60 s hold no more of the other runs' times."""
 UNSEEN_SECONDS = 30.0
 """Time after the import of another library from which on torch is not expected.
 
@@ -315,11 +313,11 @@ def _follow(
         left_seconds = limits.training_seconds - passed_seconds
         steps = counted(figures.steps if figures else 1, "step")
         progress.show(f"{steps} in {seconds(passed_seconds)}", left_seconds)
-        is_precise = figures is not None and figures.relative_error < _PRECISE
         # The end of an epoch shows validation, and whether later epochs are as slow.
         awaited_seconds = trained.seconds_until_second_epoch(figures) if figures else 0.0
-        is_known = is_precise and not 0 < awaited_seconds < left_seconds
-        if left_seconds < 0 or (is_known and passed_seconds > _LEAST_SECONDS):
+        is_known = figures is not None and figures.is_known_well
+        is_known = is_known and not 0 < awaited_seconds < left_seconds
+        if left_seconds < 0 or (is_known and passed_seconds > _ENOUGH_SECONDS):
             break
     return None
 

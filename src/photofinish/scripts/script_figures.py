@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -265,12 +264,11 @@ class Figures:
         return sum(run.seconds for run in self._usual) / sum(run.steps for run in self._usual)
 
     @property
-    def relative_error(self) -> float:
-        """Half width of the interval of a step's mean time, as a share of the mean."""
-        from photofinish.answer.uncertainty import error_of_mean
+    def is_known_well(self) -> bool:
+        """True if a step's mean time is off by less than two runs differ."""
+        from photofinish.answer.uncertainty import MACHINE, error_of_mean
 
-        means = self.part_seconds
-        return error_of_mean(means).half_width if len(means) >= _MOST_PARTS else math.inf
+        return error_of_mean(self.part_seconds) < MACHINE
 
     @property
     def batches_per_step(self) -> float:
