@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.busy import ROOT, TRAIN, measure
 from photofinish.answer.result import Result
-from photofinish.commands.sampled_experiments import PLAN, sample
+from photofinish.commands.ask_experiments import PLAN, sample
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.results import records

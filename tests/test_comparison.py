@@ -33,7 +33,7 @@ from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.figures_table import figures_table
-from photofinish.reporting.rows import confusion_rows, history_rows
+from photofinish.reporting.report import confusion_rows, history_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured

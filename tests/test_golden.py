@@ -25,7 +25,7 @@ from PIL import Image
 from photofinish.answer.comparison import read_pair
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
-from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.report import FILES
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.tracking.documents import TAG_BUSY
@@ -139,7 +139,7 @@ def test_mlflow_and_the_comparison_have_the_same_names(
     sync_all(store, ["own-network"], custom_files.folder / "results", custom_files.folder)
     (run,) = store.find_runs()
     found = {
-        "columns": list(COLUMNS["comparison.csv"]),
+        "columns": list(FILES["comparison.csv"]),
         "run": run.info.run_name,
         "params": sorted(run.data.params),
         "metrics": sorted({*run.data.metrics} - BY_LOAD),

@@ -24,8 +24,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
 from photofinish.errors import UserError
-from photofinish.reporting.report import write_for_dvc, write_report
-from photofinish.reporting.rows import COLUMNS
+from photofinish.reporting.report import FILES, write_for_dvc, write_report
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.references import reference_of
@@ -298,7 +297,7 @@ def test_each_plot_of_dvc_has_its_columns_and_its_template() -> None:
     assert len(plots) == 5
     for plot in (settings for each in plots for settings in each.values()):
         ((file, y),) = plot["y"].items()
-        columns = COLUMNS[file.removeprefix("plots/")]
+        columns = FILES[file.removeprefix("plots/")]
         assert {plot["x"], y} <= {*columns}
         template = (ROOT / f".dvc/plots/{plot['template']}.json").read_text(encoding="utf-8")
         fields = set(re.findall(r"\bdatum\.(\w+)|\"field\": \"(\w+)\"", template)) - {("", "rev")}

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from photofinish.answer.comparison import Comparison, with_settings
 from photofinish.answer.decision import decide_all
+from photofinish.answer.result import Result
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_answers
 from photofinish.commands.ask_start import print_start
 from photofinish.commands.ask_terms import Terms
-from photofinish.commands.sampled_experiments import PLAN, sample_on_both
 from photofinish.config.base import read_plan
-from photofinish.config.compare import ComparePlan
+from photofinish.config.compare import ComparePlan, Comparing
+from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
+from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches, read_host
 from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
+from photofinish.results.measured import MEASURED, NotMeasured, read_measured
+from photofinish.results.measured_job import experiment_job
+from photofinish.results.records import DeviceLabel
 from photofinish.results.references import read_references
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import WholeJob
 from photofinish.scripts.script_stage import in_shell
 from photofinish.wording import seconds, unknown_name
+
+PLAN = Path("data/plan")
 
 
 def ask_experiments(
@@ -84,3 +93,60 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
         steps = float(timings.steps_per_epoch or 1)
         job = WholeJob(pair.experiment, round(timings.planned_epochs), steps)
         yield JobAnswer(job, pair, decision)
+
+
+def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison:
+    """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
+    planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
+    if reason := _why_not_here("cpu"):
+        raise UserError(f"{name} can't be measured on the CPU: {reason}")
+    cpu = sample(name, "cpu", planned, seconds)
+    reason = _why_not_here("gpu")
+    if reason is None:
+        try:
+            return Comparison(cpu, sample(name, "gpu", planned, seconds), None, settings)
+        except UserError as error:
+            reason = str(error)
+    return Comparison(cpu, None, reason, settings)
+
+
+def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Result:
+    """Measure an experiment on a device for about `seconds` seconds, into a temporary record."""
+    on_cpu = device == "cpu"
+    with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
+        out = Path(folder)
+        arguments = {
+            "device": device,
+            "steps": PLAN / ("steps_on_cpu" if on_cpu else "steps") / f"{name}.json",
+            "job": PLAN / ("on_cpu" if on_cpu else "experiments") / f"{name}.json",
+            "host": PLAN / f"hosts/{device}.json",
+            "data": Path("data/splits", planned.dataset),
+            "weights": Path("data/weights", name),
+            "out": out,
+            "seconds": seconds,
+        }
+        command = [sys.executable, "stages/measure.py"]
+        command += [text for key, value in arguments.items() for text in (f"--{key}", str(value))]
+        # Answers alone go to the standard output.
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode:
+            raise UserError(f"{name} can't be measured on the {device.upper()}: see above")
+        measured = read_measured(out / MEASURED)
+    if isinstance(measured, NotMeasured):
+        raise UserError(measured.reason)
+    fields = set(Experiment.model_fields)
+    job = Experiment.model_validate_json(planned.model_dump_json(include=fields))
+    # The CPU trains without settings that only accelerators read, but estimates need them.
+    changes = {"experiment": job, "custom_code": planned.custom_code}
+    assert measured.training
+    record = measured.training.model_copy(update=changes)
+    times = experiment_job(measured, job)
+    return Result(name, device, times, record.precision, record.parameter_count, record)
+
+
+def _why_not_here(device: DeviceLabel) -> str | None:
+    """Return why a device can't be sampled on this machine, or None."""
+    host = read_host(device, PLAN / f"hosts/{device}.json")
+    if isinstance(host, GpuTarget) and host.missing:
+        return f"no accelerator: {host.missing}"
+    differences = mismatches(host, Machine.here())
+    return f"it is planned for another machine ({differences[0]})" if differences else None

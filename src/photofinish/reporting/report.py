@@ -3,22 +3,41 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
+from itertools import accumulate
 from pathlib import Path
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide_all
-from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting import rows
+from photofinish.answer.result import Trained
+from photofinish.files import to_csv, to_json, write_text_atomically
 from photofinish.reporting.answers import Answers, write_answers
-from photofinish.reporting.comparison_rows import comparison_metrics, comparison_rows
+from photofinish.reporting.comparison_rows import (
+    COLUMNS,
+    Rows,
+    comparison_metrics,
+    comparison_rows,
+    is_known,
+)
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
+from photofinish.results import EpochMetrics
 from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
+_SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_RUN = ("experiment", "device", "run")
+FILES: dict[str, tuple[str, ...]] = {
+    "comparison.csv": tuple(column.name for column in COLUMNS),
+    "history.csv": (
+        *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
+    ),
+    "confusion.csv": (*_RUN, "actual", "predicted", "images"),
+}  # fmt: skip
+"""Columns of each of the report's CSV files."""
 
 
 def write_report(
@@ -26,9 +45,9 @@ def write_report(
 ) -> Answers:
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)
-    csv_rows = comparison_rows(everything, decisions), rows.history_rows(pairs)
-    for name, each in zip(rows.COLUMNS, (*csv_rows, rows.confusion_rows(pairs)), strict=True):
-        write_text_atomically(folder / name, rows.as_csv(name, each))
+    csv_rows = comparison_rows(everything, decisions), history_rows(pairs)
+    for name, each in zip(FILES, (*csv_rows, confusion_rows(pairs)), strict=True):
+        write_text_atomically(folder / name, _as_csv(name, each))
     page = page_of(everything, decisions)
     for picture in page.pictures:
         _write(folder / "figures" / f"{picture.name}.svg", picture.file)
@@ -43,7 +62,7 @@ def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plot
     for experiment, figures in comparison_metrics(pairs).items():
         _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
     plots.mkdir(parents=True, exist_ok=True)
-    for name in rows.COLUMNS:
+    for name in FILES:
         shutil.copy(folder / name, plots)
 
 
@@ -72,3 +91,51 @@ def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
             return "\n".join((text, say("cut"), ""))
         text += f"{line}\n"
     return text
+
+
+def history_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return every epoch of every run, with the training time up to its end."""
+    rows = []
+    for result in _trained(pairs):
+        so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
+        for epoch, training_seconds in zip(result.history, so_far, strict=True):
+            rows.append((*astuple(epoch), training_seconds, *_run(result)))
+    return _named("history.csv", rows)
+
+
+def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
+    """Return how many test samples of each class were predicted as each class, for each run."""
+    rows = []
+    for result in _trained(pairs):
+        names = result.record.class_names
+        for actual, counts in zip(names, result.scores.confusion, strict=False):
+            for predicted, count in zip(names, counts, strict=True):
+                rows.append((*_run(result), actual, predicted, count))
+    return _named("confusion.csv", rows)
+
+
+def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
+    """Return the results of experiments, since scripts have no history and no predictions."""
+    return [run.trained for pair in pairs for run in pair.trained if run.trained]
+
+
+def _run(result: Trained) -> tuple[str, ...]:
+    """Return experiment, device, and both joined, for tools that group by a single column."""
+    return result.experiment, result.device, f"{result.experiment} {result.device}"
+
+
+def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
+    return [dict(zip(FILES[file], row, strict=True)) for row in rows]
+
+
+def _as_csv(file: str, rows: Rows) -> str:
+    """Return the text of one of the report's CSV files, in full precision."""
+    columns = FILES[file]
+    return to_csv(columns, ([_cell(row[column]) for column in columns] for row in rows))
+
+
+def _cell(value: object) -> object:
+    """Return a cell. Before text that looks like a formula, it has an apostrophe."""
+    if isinstance(value, str) and value.startswith(_SPREADSHEET_FORMULA):
+        return f"'{value}"
+    return value if is_known(value) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,8 +15,12 @@ from torch import nn
 from photofinish.config.kinds import KINDS
 from photofinish.config.precisions import PRECISIONS
 from photofinish.errors import UserError
-from photofinish.machine.host_memory import peak_host_memory_bytes
 from photofinish.nested import map_nested
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
@@ -255,6 +260,17 @@ def peak_memory_bytes(device: torch.device) -> int | None:
     if _counts_memory(device):
         return int(torch.get_device_module(device).max_memory_allocated(device))
     return peak_host_memory_bytes() if device.type == "cpu" else None
+
+
+def peak_host_memory_bytes() -> int | None:
+    """Return this process's largest resident set so far, or None if the system has no count.
+
+    inside/device.py has it, too, on which no training may depend.
+    """
+    if resource is None:
+        return None
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
 
 
 def free_memory_bytes(device: torch.device) -> int | None:
