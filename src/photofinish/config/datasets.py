@@ -289,12 +289,6 @@ class CustomDataset(CallsCode, _DatasetSettings):
         for number, file in enumerate(self.files):
             yield LocalPath(("files", number), file, "file or folder")
 
-    @property
-    def makes_parts(self) -> bool:
-        """Return True if the data set is built once for each part, with the argument `part`."""
-        takes = self.reference.takes()
-        return takes is not None and PART in takes.names and PART not in self.arguments
-
 
 LocalDataset = CsvDataset | FolderDataset
 _BuiltIn = Annotated[

@@ -22,7 +22,8 @@ def open_custom(plan: DatasetPlan) -> Source:
     check_code_unchanged(plan.custom_code)
     seed_generators(dataset.seed)
     build, names = dataset.reference.load(), ["train"]
-    if dataset.makes_parts:
+    takes = dataset.reference.takes()
+    if takes is not None and PART in takes.names and PART not in dataset.arguments:
         sizes = {"validation": dataset.validation, "test": dataset.test}
         names += [part for part, size in sizes.items() if size is None]
     parts: dict[Any, Any] = {}

@@ -29,7 +29,8 @@ UNREADABLE = (
 
 def to_pixels(image: Image.Image, size: Size | None, channels: int) -> UInt8Array:
     """Return the pixels as (channels, height, width), without transparency, as torchvision does."""
-    if _has_16_bits(image):  # PIL would clip at 255
+    is_int = image.mode == "I" and image.format in ("PNG", "PPM")
+    if is_int or image.mode.startswith("I;16"):  # PIL would clip at 255
         shades = np.asarray(image).astype(np.int64)
         image = Image.fromarray(((shades + 128) // 257).astype(np.uint8))
     elif image.mode in ("I", "F"):
@@ -41,11 +42,6 @@ def to_pixels(image: Image.Image, size: Size | None, channels: int) -> UInt8Arra
     if channels == 1:
         return pixels[np.newaxis]
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def _has_16_bits(image: Image.Image) -> bool:
-    is_int = image.mode == "I" and image.format in ("PNG", "PPM")
-    return is_int or image.mode.startswith("I;16")
 
 
 def pixels_of(image: Image.Image) -> UInt8Array:

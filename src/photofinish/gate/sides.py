@@ -53,7 +53,11 @@ def start_side(own: Checkout, work: Checkout, training: TimedTraining) -> Iterat
     arguments = [training.name, training.device, str(training.data), str(training.weights)]
     if own.top != work.top:
         arguments.append(str(work.top))
-    paths = [str(own.package)] if own.package else [*_moved_path(work.top, own.top)]
+    paths = [str(own.package)] if own.package else []
+    for folder in (Path(entry).resolve() for entry in sys.path if entry and not own.package):
+        # The project's folders on Python's path, as folders of a commit.
+        if folder.is_relative_to(work.top) and folder.name != "site-packages":
+            paths.append(str(own.top / folder.relative_to(work.top)))
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     process = subprocess.Popen(
         [own.python, "-m", "photofinish.gate.side", *arguments],
@@ -131,11 +135,3 @@ def take_turns(old: Side, new: Side, turns: list[int], number: int) -> Rounds:
         for side, steps, taken in sides:
             taken.append(side.take_turn(steps))
     return rounds
-
-
-def _moved_path(now: Path, before: Path) -> Iterator[str]:
-    """Yield the project's folders on Python's path, as folders of a commit."""
-    for entry in filter(None, sys.path):
-        folder = Path(entry).resolve()
-        if folder.is_relative_to(now) and folder.name != "site-packages":
-            yield str(before / folder.relative_to(now))

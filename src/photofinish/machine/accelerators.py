@@ -74,7 +74,11 @@ def all_accelerators() -> Accelerators:
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
             return _ACCELERATORS.validate_python(cached["accelerators"])
-    listed = _ask_torch(environment)
+    command = [sys.executable, "-m", "photofinish.machine.accelerators"]
+    answer = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, check=True, timeout=_MOST_SECONDS
+    )
+    listed = _ACCELERATORS.validate_json(answer.stdout.splitlines()[-1])
     # A driver that fails now may work a minute later, so failures are not cached.
     only_graphics = all("dri/" in node for node in nodes)
     if isinstance(listed["cuda"], tuple) or _are_hidden() or only_graphics:
@@ -86,15 +90,6 @@ def all_accelerators() -> Accelerators:
 
 def _are_hidden() -> bool:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
-
-
-def _ask_torch(environment: dict[str, str]) -> Accelerators:
-    """Return the accelerators that torch lists in a subprocess."""
-    command = [sys.executable, "-m", "photofinish.machine.accelerators"]
-    listed = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, check=True, timeout=_MOST_SECONDS
-    )
-    return _ACCELERATORS.validate_json(listed.stdout.splitlines()[-1])
 
 
 def accelerators_to_use(

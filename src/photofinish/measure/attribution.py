@@ -214,19 +214,11 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
         other_batch=other_batch,
         launch_seconds=launch_seconds,
     )
-    tried = tuple(filter(None, _tries(trainer, plan, is_launching=is_launching)))
-    return measured.model_copy(update={"tried": tried})
-
-
-def _tries(
-    trainer: Trainer, plan: AttributionPlan, *, is_launching: bool
-) -> Iterator[Tried | None]:
-    """Yield the steps with each change, or None if they failed."""
-    for by, changes in plan.tries.items():
-        yield try_settings(trainer, plan.samples, by, changes)
+    tried = [try_settings(trainer, plan.samples, *changed) for changed in plan.tries.items()]
     if is_launching:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
-        yield try_captured(trainer, plan.samples)
+        tried.append(try_captured(trainer, plan.samples))
+    return measured.model_copy(update={"tried": tuple(filter(None, tried))})
 
 
 def try_settings(

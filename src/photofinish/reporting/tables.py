@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from photofinish.answer.candidates import Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
@@ -40,6 +39,7 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
     rows = []
     for each, pair in zip(verdicts, pairs, strict=True):
         worth = each.decision.worth
+        bound = say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
         row = {
             "experiment": each.experiment,
             ANSWER: headline(each.decision),
@@ -47,20 +47,13 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
             "on this CPU": here_text(pair, worth),
             "on a GPU": there_text(worth) or NOTHING,
             "GPU": gpu_words(worth) or NOTHING,
-            "speed-up": _speedup_or_bound(worth),
+            "speed-up": speedup_text(worth) if worth.gpu else bound,
             "what takes the time": cause_text(pair, worth) or NOTHING,
             "the models": each.model,
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
-
-
-def _speedup_or_bound(worth: Worth) -> str:
-    """Return the speed-up by the GPU without a machine's start, or the bound of all GPUs."""
-    if worth.gpu:
-        return speedup_text(worth)
-    return say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
 
 
 def speedup_table(pair: Comparison) -> Table:

@@ -122,10 +122,6 @@ class Run:
         """Return the published weights that the network starts from, or None."""
         return fetched_weights(self.experiment.model, self.weights)
 
-    def weights_file(self) -> Path | None:
-        published = self.published_weights()
-        return self.weights / published.file if published and self.weights else None
-
     def identity(self) -> str:
         """Return the sha256 of all that determines the training, except its name.
 

@@ -68,10 +68,11 @@ class Setup:
         """
         run, sample = self.run, self.sample
         model, precision = run.experiment.model, run.experiment.precision
-        classes = len(self.split.manifest.class_names)
+        classes, published = len(self.split.manifest.class_names), run.published_weights()
+        weights = run.weights / published.file if published and run.weights else None
         with self._experiment_named():
             network = build_model(
-                model, sample.shape, classes, run.experiment.seed, run.weights_file(), sample.dtype
+                model, sample.shape, classes, run.experiment.seed, weights, sample.dtype
             )
         if self._needs_contiguous is None:
             with excluded():

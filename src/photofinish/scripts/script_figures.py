@@ -164,7 +164,10 @@ class Figures:
                 (starts if holds == "start" else steady).append((max(0, self.epochs - 1), run))
         if own <= longest:
             self.longest_epoch_steps = longest
-        self._steady = self._without_warm_up(steady)
+        left = _WARM_UP if sum(run.steps for _, run in steady) > _WARM_UP else 0
+        while left > 0:
+            left -= steady.pop(0)[1].steps
+        self._steady = steady
         """Runs of usual steps, each with its epoch."""
         self._starts = starts
 
@@ -192,13 +195,6 @@ class Figures:
         if not run.steps:
             return "nothing"
         return "start" if self._has_epochs and self._begins(run) else "steps"
-
-    @staticmethod
-    def _without_warm_up(steady: list[tuple[int, _Run]]) -> list[tuple[int, _Run]]:
-        left = _WARM_UP if sum(run.steps for _, run in steady) > _WARM_UP else 0
-        while left > 0:
-            left -= steady.pop(0)[1].steps
-        return steady
 
     @cached_property
     def _groups(self) -> list[list[tuple[int, _Run]]]:

@@ -59,11 +59,6 @@ class Length(NamedTuple):
     def at_most(self) -> str:
         return "up to " if self.may_stop else ""
 
-    @property
-    def is_perhaps_a_start(self) -> bool:
-        """Return True for `--epoch`: some scripts begin with this epoch."""
-        return self.name == "epoch"
-
 
 def _sum(lengths: Sequence[Length]) -> Length | None:
     """Return the length of trainings that follow each other, such as a head's and a fine-tuning."""
@@ -247,7 +242,7 @@ class Process:
                 if (option.is_steps, option.value) not in parts
             ],
             key=lambda option: (
-                option.is_perhaps_a_start,
+                option.name == "epoch",  # some scripts begin with this one
                 option not in self.on_command_line,
                 not option.is_steps,
             ),

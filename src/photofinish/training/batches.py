@@ -111,14 +111,6 @@ class Batches(Protocol):
         return batch
 
 
-def cut_to_last(batches: Batches, first: Batch, rank: int, size: int) -> list[Batch]:
-    """Return the first batch, cut to this rank's share of an epoch's smaller last batch, if any."""
-    last = batches.batch_samples(batches.steps - 1)
-    if last == batches.batch_samples(0):
-        return []
-    return [first_samples(first, len(range(rank, last, size)))]
-
-
 @dataclass(frozen=True)
 class Part:
     """Part of a packed split, with the conversion of samples to a network's inputs."""

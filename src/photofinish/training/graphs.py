@@ -174,15 +174,12 @@ class GraphedSteps:
             record = self.recorder.record
             captured = CapturedSteps(self._step, self._criterion, state, batches, record)
         except RuntimeError as error:
-            self.note_failure(error)
+            note = "; some were measured one by one, as capturing them failed"
+            note += f" ({first_failure(error)})"
+            self.why += "" if note in self.why else note
             return self._step.repeat(state, batch, steps)
         rates = [state.schedule.rates] * at_once
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
-
-    def note_failure(self, error: BaseException) -> None:
-        """Add to `why` that eager steps were measured, because a capture failed in measuring."""
-        note = f"; some were measured one by one, as capturing them failed ({first_failure(error)})"
-        self.why += "" if note in self.why else note
 
     def resized(self, at_once: int) -> GraphedSteps:
         """Return steps for graphs of another size, not captured yet."""

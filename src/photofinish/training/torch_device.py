@@ -95,17 +95,13 @@ class Clock:
         self._is_accelerator = is_accelerator(device)
         self._barrier = barrier
 
-    def host_seconds(self) -> float:
-        """Return the time without waiting for the device."""
-        return time.perf_counter()
-
     def now_seconds(self) -> float:
         """Wait until the device has done all its work, then return the time."""
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:
             self._barrier()
-        return self.host_seconds()
+        return time.perf_counter()
 
 
 def configure_torch(

@@ -131,7 +131,11 @@ class Trainer:
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
             if self.progress.is_best(self.experiment.early_stopping):
-                self._keep_weights()
+                weights = self.result.state_dict().items()
+                self.best_weights = {
+                    name: weight.to(CPU, copy=True, non_blocking=True) for name, weight in weights
+                }
+                self.clock.now_seconds()  # waits once for the device
             yield metrics, timing
         if self.best_weights:
             self._release()
@@ -149,14 +153,6 @@ class Trainer:
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
-
-    def _keep_weights(self) -> None:
-        """Copy the weights to the CPU, and wait once for all of them."""
-        weights = self.result.state_dict()
-        self.best_weights = {
-            name: weight.to(CPU, copy=True, non_blocking=True) for name, weight in weights.items()
-        }
-        self.clock.now_seconds()  # waits for the device
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read training losses back after both passes are timed."""

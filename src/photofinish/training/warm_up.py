@@ -6,7 +6,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from photofinish.errors import UserError
-from photofinish.training.batches import Batch, Batches, cut_to_last
+from photofinish.training.batches import Batch, Batches, first_samples
 from photofinish.training.failures import is_out_of_memory
 from photofinish.training.state import TrainState
 
@@ -73,10 +73,11 @@ def _first_and_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Ba
 
     With `collate`, return the first batch only, since half of it may not be a valid batch.
     """
-    loader = trainer.experiment.input
-    if loader.name == "loader" and loader.collate:
+    loader, team = trainer.experiment.input, trainer.team
+    last = batches.batch_samples(batches.steps - 1)
+    if last == batches.batch_samples(0) or (loader.name == "loader" and loader.collate):
         return [first]
-    return [first, *cut_to_last(batches, first, trainer.team.rank, trainer.team.size)]
+    return [first, first_samples(first, len(range(team.rank, last, team.size)))]
 
 
 def largest_batch(batches: Batches | None) -> int:
