@@ -9,8 +9,6 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
@@ -130,12 +128,14 @@ class CodeReference:
 
     def load(self) -> Any:
         """Import the class or function. This runs custom code."""
+        from unittest.mock import patch  # slow, and `plan` needs none
+
         if problem := self.problem():
             raise UserError(f"{self.module}:{self.name}: {problem}")
         if self.root and str(self.root) not in sys.path:
             sys.path.insert(0, str(self.root))
         failing = f"{self.module}:{self.name} can't be imported"
-        with run_custom_code(failing), _command_line([str(self.file)]):
+        with run_custom_code(failing), patch.object(sys, "argv", [str(self.file)]):
             module = importlib.import_module(self.module_name)
             if self.root and Path(module.__file__ or "").resolve() != self.file:
                 raise UserError(
@@ -220,13 +220,3 @@ def file_of_module(name: str) -> Path | None:
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     return Path(spec.origin).resolve()
-
-
-@contextmanager
-def _command_line(arguments: list[str]) -> Iterator[None]:
-    """Replace sys.argv, which a custom file may read when it is imported."""
-    own, sys.argv = sys.argv, arguments
-    try:
-        yield
-    finally:
-        sys.argv = own

@@ -6,8 +6,7 @@ accelerator has one operator for each pass, so the CPU's operators are not count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
@@ -75,7 +74,8 @@ class FusedOperators(TorchFunctionMode):
     def _run(self, func: Any, formula: Formula, args: Any, kwargs: Any) -> Any:
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
-        with _paused(self._counts), saved_tensors_hooks(_unchanged, _unchanged):
+        paused = patch.object(self._counts, "is_paused", new=True)
+        with paused, saved_tensors_hooks(_unchanged, _unchanged):
             output = func(*args, **kwargs)
         outputs = list(tensors_in(output))
         try:
@@ -171,15 +171,6 @@ def _recurrent(
 
 def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
-
-
-@contextmanager
-def _paused(counts: Pausable) -> Iterator[None]:
-    counts.is_paused = True
-    try:
-        yield
-    finally:
-        counts.is_paused = False
 
 
 Formula = Callable[..., FusedCount]
