@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from .device import Device, is_capturing
 from .lengths import length_of_training, watch_arguments
 from .line_file import LineFile
-from .loaders import Loaders
 from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .script_files import ScriptFiles
 from .single_steps import SingleSteps
-from .timed_batches import NAMED, NamedLoader
+from .timed_batches import NAMED, Loaders, NamedLoader
 
 if TYPE_CHECKING:
     from .first_values import FirstValues

@@ -24,8 +24,7 @@ from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
-from photofinish.runs.initial_record import process_fields, training_record
-from photofinish.runs.job_clock import JobClock
+from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker

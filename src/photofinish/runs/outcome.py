@@ -1,4 +1,4 @@
-"""Records of a result: the model, and its timings, with the instruments that watch a training."""
+"""Records of a result, and the instruments that watch a training."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.pass_times import Overhead, Readings
 from photofinish.runs.further import Epochs
-from photofinish.runs.initial_record import process_fields, training_record
-from photofinish.runs.job_clock import JobClock
+from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.training import Training
 from photofinish.training.torch_device import peak_host_memory_bytes
 

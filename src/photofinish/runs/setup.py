@@ -68,8 +68,10 @@ class Setup:
         """
         run, sample = self.run, self.sample
         model, precision = run.experiment.model, run.experiment.precision
-        classes, published = len(self.split.manifest.class_names), run.published_weights()
-        weights = run.weights / published.file if published and run.weights else None
+        classes = len(self.split.manifest.class_names)
+        weights = None
+        if (published := run.published_weights()) and run.weights:
+            weights = run.weights / published.file
         with self._experiment_named():
             network = build_model(
                 model, sample.shape, classes, run.experiment.seed, weights, sample.dtype

@@ -15,7 +15,7 @@ from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.finished import keep_result
 from photofinish.runs.further import train_further_seeds, train_repeats
-from photofinish.runs.job_clock import JobClock
+from photofinish.runs.initial_record import JobClock
 from photofinish.runs.outcome import Instruments, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured

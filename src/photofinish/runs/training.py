@@ -14,7 +14,7 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.runs.costs import epochs_in_time
-from photofinish.runs.job_clock import JobClock
+from photofinish.runs.initial_record import JobClock
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore

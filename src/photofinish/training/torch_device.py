@@ -259,10 +259,8 @@ def peak_memory_bytes(device: torch.device) -> int | None:
 
 
 def peak_host_memory_bytes() -> int | None:
-    """Return this process's largest resident set so far, or None if the system has no count.
-
-    inside/device.py has it, too, on which no training may depend.
-    """
+    """Return the largest resident set so far, or None if the system has no count."""
+    # As in inside/device.py, on which no training may depend.
     if resource is None:
         return None
     unit_bytes = 1 if sys.platform == "darwin" else 1024
