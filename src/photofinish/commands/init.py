@@ -41,7 +41,12 @@ def init(example_name: str | None = None) -> None:
     folder = _free_folder()
     scripts = [] if example else find_scripts(Path())
     _set_up_dvc()
-    _copy_pipeline(folder)
+    source = pipeline_files()
+    for path in chain.from_iterable(map(source.glob, _COPIED)):
+        _copy(path, folder / path.relative_to(source))
+    for path in (source / _PLOTS).iterdir():
+        if not (_dvc_root() / _PLOTS / path.name).exists():
+            _copy(path, _dvc_root() / _PLOTS / path.name)
     write_example(example or FIRST_PARAMS, folder)
     if scripts:
         text = _with_scripts((folder / PARAMS).read_text(encoding="utf-8"), scripts, folder)
@@ -82,16 +87,6 @@ def write_network(file: str) -> None:
     path = Path(os.path.relpath(file, folder)).as_posix()
     path = path if path.startswith("../") else f"./{path}"
     print(f"      name: {path}:Net\n      width: 32")
-
-
-def _copy_pipeline(folder: Path) -> None:
-    """Copy the pipeline, and the templates of DVC's plots that the repository lacks."""
-    source = pipeline_files()
-    for path in chain.from_iterable(map(source.glob, _COPIED)):
-        _copy(path, folder / path.relative_to(source))
-    for path in (source / _PLOTS).iterdir():
-        if not (_dvc_root() / _PLOTS / path.name).exists():
-            _copy(path, _dvc_root() / _PLOTS / path.name)
 
 
 def _copy(source: Path, target: Path) -> None:

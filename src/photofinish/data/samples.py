@@ -202,7 +202,13 @@ def named_targets(
     if TASKS[task].is_one_of_many:
         is_flat = not isinstance(column, Ragged) and column.ndim == 2
         if numbers.dtype != np.int64 or (given_task and is_flat and _is_one_hot(numbers)):
-            column = numbers = _from_one_hot(where, column)
+            if isinstance(column, Ragged) or column.ndim != 2 or not _is_one_hot(column):
+                raise ConfigError(
+                    f"{where}: its task is classes, so its targets must be whole numbers, or "
+                    f"one-hot rows"
+                )
+            classes: Array = column.argmax(axis=1).astype(np.int64)
+            column = numbers = classes
         return task, *_named_classes(where, column, numbers, tuple(names))
     if isinstance(column, Ragged) or column.ndim > 2:
         raise ConfigError(
@@ -221,16 +227,6 @@ def named_targets(
     elif len(names) != count:
         raise ConfigError(f"{where}: its items have {count} {task}, and it names {len(names)}")
     return task, array, tuple(names)
-
-
-def _from_one_hot(where: str, column: Column) -> Array:
-    """Return the classes of one-hot rows."""
-    if isinstance(column, Ragged) or column.ndim != 2 or not _is_one_hot(column):
-        raise ConfigError(
-            f"{where}: its task is classes, so its targets must be whole numbers, or one-hot rows"
-        )
-    classes: Array = column.argmax(axis=1).astype(np.int64)
-    return classes
 
 
 def _is_one_hot(rows: Array) -> bool:

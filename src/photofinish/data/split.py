@@ -95,7 +95,11 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     if mean == "auto":
         mean = None
         if raw.dtype != "uint8":
-            own_mean, own_std = _mean_and_std_of_floats(cast("Column", raw.inputs), rows["train"])
+            scaler = StandardScaler()
+            for values in _some_at_a_time(cast("Column", raw.inputs), rows["train"]):
+                scaler.partial_fit(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
+            own_mean = tuple(scaler.mean_.tolist())
+            own_std = tuple(scaler.scale_.tolist())
     manifest = Manifest(
         task=raw.task,
         class_names=raw.class_names,
@@ -216,16 +220,6 @@ def _mean_and_std(shades: Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
         means.append(mean)
         stds.append(std if std > 0 else 1.0)  # a constant channel is divided by 1
     return tuple(means), tuple(stds)
-
-
-def _mean_and_std_of_floats(
-    column: Column, rows: Int64Array
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and standard deviation of each channel, such as a table's column."""
-    scaler = StandardScaler()
-    for values in _some_at_a_time(column, rows):
-        scaler.partial_fit(np.moveaxis(values, 1, -1).reshape(-1, values.shape[1]))
-    return tuple(scaler.mean_.tolist()), tuple(scaler.scale_.tolist())
 
 
 def _check_duplicates(

@@ -35,8 +35,15 @@ _VERSIONS = (
 def changes_since(base: str, allowed: float) -> dict[str, Change]:
     """Return how each training changed since `base`, and print a line for each."""
     now = _working_tree()
+    try:
+        commit = git(Path(), "merge-base", base, "HEAD")
+    except UserError as error:
+        raise ConfigError(
+            f"there is no common commit with {base} here. Name another, or fetch more: "
+            f"a clone of CI often has one commit (`fetch-depth: 0`)"
+        ) from error
     with tempfile.TemporaryDirectory() as temporary:
-        before = exported(now, _common_commit(base), Path(temporary).resolve())
+        before = exported(now, commit, Path(temporary).resolve())
         return _changes(before, now, now, f"since {before.title}", allowed)
 
 
@@ -89,17 +96,6 @@ def _working_tree() -> Checkout:
     """Return the files of this folder, including uncommitted changes."""
     top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
     return Checkout(top, Path.cwd().resolve(), "now")
-
-
-def _common_commit(base: str) -> str:
-    """Return the last common commit of HEAD and `base`."""
-    try:
-        return git(Path(), "merge-base", base, "HEAD")
-    except UserError as error:
-        raise ConfigError(
-            f"there is no common commit with {base} here. Name another, or fetch more: "
-            f"a clone of CI often has one commit (`fetch-depth: 0`)"
-        ) from error
 
 
 def exported(work: Checkout, commit: str, folder: Path) -> Checkout:

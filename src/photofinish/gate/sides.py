@@ -54,8 +54,9 @@ def start_side(own: Checkout, work: Checkout, training: TimedTraining) -> Iterat
     if own.top != work.top:
         arguments.append(str(work.top))
     paths = [str(own.package)] if own.package else []
-    for folder in (Path(entry).resolve() for entry in sys.path if entry and not own.package):
-        # The project's folders on Python's path, as folders of a commit.
+    # The project's folders on Python's path, as folders of a commit.
+    for entry in filter(None, () if own.package else sys.path):
+        folder = Path(entry).resolve()
         if folder.is_relative_to(work.top) and folder.name != "site-packages":
             paths.append(str(own.top / folder.relative_to(work.top)))
     paths += filter(None, [os.environ.get("PYTHONPATH")])

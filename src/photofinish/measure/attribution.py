@@ -214,7 +214,9 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
         other_batch=other_batch,
         launch_seconds=launch_seconds,
     )
-    tried = [try_settings(trainer, plan.samples, *changed) for changed in plan.tries.items()]
+    tried = []
+    for by, changes in plan.tries.items():
+        tried.append(try_settings(trainer, plan.samples, by, changes))
     if is_launching:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
         tried.append(try_captured(trainer, plan.samples))

@@ -64,7 +64,11 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
     parts = {name: seconds[part :: len(names)] for part, name in enumerate(names)}
     if is_accelerator(device):
         parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
-        parts["copying_seconds"] = (_measure_copying(trainer, steps),)
+        batch = next(iter(training.host_batches(0)))
+        started_seconds = trainer.clock.now_seconds()
+        for _ in range(steps):
+            training.to_device(batch)
+        parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
     return StepParts(**parts)
 
 
@@ -119,15 +123,6 @@ def measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
         return None
     seconds, cpu_seconds = cpu_time_of(lambda: measure_batches_alone(trainer, steps))
     return cpu_seconds / len(seconds)
-
-
-def _measure_copying(trainer: Trainer, steps: int) -> float:
-    """Return the mean time to copy one batch to the device, as the training does."""
-    batch = next(iter(trainer.training.host_batches(0)))
-    started_seconds = trainer.clock.now_seconds()
-    for _ in range(steps):
-        trainer.training.to_device(batch)
-    return _mean_seconds(trainer, started_seconds, steps)
 
 
 def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:

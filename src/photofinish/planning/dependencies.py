@@ -31,8 +31,12 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
     for dep in script.deps:
         path = found(dep)
         if path.is_dir():
-            states = "\n".join(_state(path, file) for file in _files_below(path))
-            files[dep] = sha256_of_bytes(states.encode(errors="surrogateescape"))
+            states = []
+            for file in _files_below(path):
+                is_code = file.suffix in _BY_CONTENT
+                state = _hash(file) if is_code else state_of_file(file.parent, file.name)
+                states.append(f"{file.relative_to(path).as_posix()}\0{state}")
+            files[dep] = sha256_of_bytes("\n".join(states).encode(errors="surrogateescape"))
         elif path.suffix == ".py":
             files |= script_hashes(path)
         else:
@@ -70,11 +74,6 @@ def _files_below(folder: Path) -> Iterator[Path]:
         is_hidden = any(part.startswith((".", "__pycache__")) for part in Path(name).parts)
         if not is_hidden and (folder / name).is_file():  # no broken link
             yield folder / name
-
-
-def _state(folder: Path, path: Path) -> str:
-    state = _hash(path) if path.suffix in _BY_CONTENT else state_of_file(path.parent, path.name)
-    return f"{path.relative_to(folder).as_posix()}\0{state}"
 
 
 def _hash(path: Path) -> str:

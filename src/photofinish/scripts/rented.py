@@ -27,10 +27,13 @@ def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]
             jobs = [_measured(each) for each in records.values()]
         except (LookupError, TypeError, AttributeError, ValidationError, ValueError) as error:
             raise UserError(f"{path} is no record of this photofinish: remove it") from error
-        if len(jobs) < 2 or not _is_of(jobs[1], command):
+        script = jobs[1].script if len(jobs) > 1 else None
+        if script is None:
             continue
-        files = jobs[1].script.files if jobs[1].script else {}
-        if files == hashes_of(files):
+        here = [word.replace(PLACEHOLDER, script.device_kind) for word in command]
+        if shlex.split(script.command)[1:] != here[1:]:  # by any Python
+            continue
+        if script.files == hashes_of(script.files):
             yield jobs[0], jobs[1]
         else:
             print(f"{path} is of another version of the script, and left out.", file=sys.stderr)
@@ -40,11 +43,3 @@ def _measured(job: dict[str, Any]) -> Measured:
     """Return the record of a job, without the job's length."""
     own = {name: value for name, value in job.items() if name in Measured.model_fields}
     return Measured.model_validate_json(json.dumps(own))
-
-
-def _is_of(job: Measured, command: Sequence[str]) -> bool:
-    """Return True if a job ran this command, by any Python."""
-    if job.script is None:
-        return False
-    here = [word.replace(PLACEHOLDER, job.script.device_kind) for word in command]
-    return shlex.split(job.script.command)[1:] == here[1:]

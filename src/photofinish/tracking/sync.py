@@ -230,13 +230,6 @@ def _has_model(store: Store, run: Run) -> bool:
     return model is not None and model.status == LoggedModelStatus.READY
 
 
-def _share_view(store: Store) -> None:
-    """Choose the columns of MLflow's page of runs, which its address then names as a view."""
-    view = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_ANSWER: 180}}
-    tag = f"mlflow.sharedViewState.{_VIEW}"
-    store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(view))
-
-
 def bring_up_to_date(port: int) -> None:
     """Sync, and print the address at which MLflow's server will show the runs."""
     server = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -245,7 +238,10 @@ def bring_up_to_date(port: int) -> None:
     names = sorted(path.stem for path in paths)
     store = open_store(project_root(), state_folder())
     count = sync_all(store, names, Path("results"), Path("report"))
-    _share_view(store)
+    # The columns of MLflow's page of runs, which its address then names as a view.
+    shown = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_ANSWER: 180}}
+    tag = f"mlflow.sharedViewState.{_VIEW}"
+    store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(shown))
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")
     own = f"http://127.0.0.1:{port}"
     ui = server.rstrip("/") if server.startswith("http") else own
