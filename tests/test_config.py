@@ -14,10 +14,10 @@ from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
 
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
-from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
 from photofinish.config.loss_settings import BceWithLogits, CrossEntropy
+from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import LinearModel
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import check_data_parallel

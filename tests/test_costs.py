@@ -11,7 +11,7 @@ from result_files import as_result, changed_history, pair_of, trained, with_reco
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, cost, resource_use
 from photofinish.config.compare import Comparing, Prices
-from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.metrics import EarlyStopping
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.figures_table import figures_table
 from photofinish.results.records import DeviceLabel

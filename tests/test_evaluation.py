@@ -25,9 +25,8 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import load_network, seed_weights, weights_of
-from photofinish.training.batches import Normaliser
+from photofinish.training.batches import Normaliser, part_of
 from photofinish.training.input_paths import make_batches
-from photofinish.training.parts import part_of
 from photofinish.training.torch_device import CPU
 
 ACTUAL = np.array([0, 0, 0, 1, 1, 2])

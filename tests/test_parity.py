@@ -15,7 +15,7 @@ from torch import nn
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.parity import parity as parity_of
 from photofinish.answer.result import Predictions, Trained
-from photofinish.config.early_stopping import EarlyStopping
+from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model

@@ -26,9 +26,9 @@ from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
 from photofinish.answer.word import decide_rented
 from photofinish.commands.pipeline import record_results
-from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import Optimizer, Schedule
 from photofinish.config.loader import read_params
+from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.tables import references_table

@@ -18,8 +18,8 @@ from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
 from photofinish.models.registry import build_model
+from photofinish.training.batches import part_of
 from photofinish.training.input_paths import make_batches
-from photofinish.training.parts import part_of
 from photofinish.training.torch_device import CPU, configure_torch
 from photofinish.training.trainer import Trainer
 

@@ -22,9 +22,9 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results import records
+from photofinish.training.batches import part_of
 from photofinish.training.input_paths import make_batches
 from photofinish.training.losses import Loss
-from photofinish.training.parts import part_of
 from photofinish.training.torch_device import CPU
 
 HEAD = "import numpy as np, torch\nfrom torch import nn\n"

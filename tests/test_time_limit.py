@@ -21,9 +21,9 @@ from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import BudgetPlan
-from photofinish.config.early_stopping import EarlyStopping
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
+from photofinish.config.metrics import EarlyStopping
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget

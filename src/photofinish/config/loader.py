@@ -17,8 +17,8 @@ from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_ou
 from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
-from photofinish.config.early_stopping import MONITORED, EarlyStopping
 from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
+from photofinish.config.metrics import MONITORED, EarlyStopping
 from photofinish.config.problems import (
     MOST_PROBLEMS,
     NO_MAPPING,

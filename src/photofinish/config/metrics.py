@@ -1,13 +1,19 @@
-"""Settings of the metrics that `evaluate` adds."""
+"""Settings of the metrics that `evaluate` adds, and of early stopping, which may follow one."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
-from photofinish.config.base import CustomCode, Settings, spelled_out
+from photofinish.config.base import (
+    CustomCode,
+    NonNegativeFloat,
+    PositiveInt,
+    Settings,
+    spelled_out,
+)
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
@@ -68,3 +74,41 @@ class MetricsPlan(Settings):
 
     metrics: Metrics
     custom_code: dict[str, str]
+
+
+MONITORED: dict[str, Literal["min", "max"]] = {
+    "validation_loss": "min",
+    "validation_accuracy": "max",
+}
+"""Values that early stopping may follow without a metric, with the direction of improvement."""
+
+
+class EarlyStopping(Settings):
+    """End of a training that no longer improves. The best weights are kept."""
+
+    monitor: str = "validation_loss"
+    """Value that must improve: validation_loss, validation_accuracy, or one of `metrics`."""
+    mode: Literal["min", "max"] | None = Field(default=None, validate_default=True)
+    """Direction of improvement. Required for a metric."""
+    patience: PositiveInt
+    """Number of epochs without improvement that end the training."""
+    min_delta: NonNegativeFloat = 0.0
+    """Smallest change that counts as improvement."""
+
+    @field_validator("mode")
+    @classmethod
+    def _mode_of_a_metric(
+        cls, mode: Literal["min", "max"] | None, info: ValidationInfo
+    ) -> Literal["min", "max"] | None:
+        monitor = info.data.get("monitor", "")
+        if mode is None and monitor not in MONITORED:
+            raise SettingError("mode", name=monitor)
+        return mode or MONITORED[monitor]
+
+    def is_better(self, value: float, best: float | None) -> bool:
+        """Return True if there is no best value yet, or `value` improves on it."""
+        if best is None:
+            return True
+        if self.mode == "max":
+            return value > best + self.min_delta
+        return value < best - self.min_delta

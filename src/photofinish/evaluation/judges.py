@@ -22,13 +22,12 @@ from photofinish.evaluation.scores import SCORES, Array, scores_of_classes
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
-from photofinish.training.batches import Batch, Normaliser
+from photofinish.training.batches import Batch, Normaliser, has_live_inputs, part_of
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.input_paths import validation_batch_size
 from photofinish.training.loading import LoadedSamples
 from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
-from photofinish.training.parts import has_live_inputs, part_of
 from photofinish.training.torch_device import CPU
 
 _MOST_SAMPLES = 1000

@@ -54,21 +54,15 @@ def measure_workers(
     """Return the fields of LoaderTimes that need workers. Leave half of the time."""
     own, keep_seconds, longest_seconds = batches.settings.workers, budget.left_seconds / 2, 0.0
 
-    def in_time(measure: Callable[..., _Result | None], **how: Any) -> _Result | None:
-        nonlocal longest_seconds
-        began_seconds = budget.left_seconds
-        if began_seconds < keep_seconds + longest_seconds:
-            return None
-        result = attempt(partial(measure, batches, size=size, budget=budget, **how))
-        longest_seconds = max(longest_seconds, began_seconds - budget.left_seconds)
-        return result
-
     tried: list[TriedWorkers] = []
     for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
         worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0
-        if workers * worker_bytes > available_memory_bytes() / 2:
+        began_seconds = budget.left_seconds
+        is_late = began_seconds < keep_seconds + longest_seconds
+        if is_late or workers * worker_bytes > available_memory_bytes() / 2:
             break
-        each = in_time(try_workers, workers=workers)
+        each = attempt(partial(try_workers, batches, workers, size, budget))
+        longest_seconds = max(longest_seconds, began_seconds - budget.left_seconds)
         if each is None:
             break
         tried.append(each)

@@ -28,9 +28,8 @@ from photofinish.runs.initial_record import JobClock, process_fields, training_r
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker
-from photofinish.training.batches import Batch, Batches
+from photofinish.training.batches import Batch, Batches, has_live_inputs
 from photofinish.training.custom_step import step_with_a_loss
-from photofinish.training.parts import has_live_inputs
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 from photofinish.wording import seconds

@@ -22,6 +22,7 @@ from photofinish.nested import as_nested, leaves, map_nested
 if TYPE_CHECKING:
     from photofinish.config.experiment import Augmentation
     from photofinish.data import PartName
+    from photofinish.data.packed import PackedSplit
 
 SEEDS = 2**32
 """Upper limit of NumPy's seeds."""
@@ -145,6 +146,23 @@ class Normaliser:
         # CUDA would multiply by the inverse of a Python number, for other bits.
         scaled = images.float().div_(self._white) if images.dtype == torch.uint8 else images.clone()
         return scaled.sub_(self._mean).div_(self._std)
+
+
+def has_live_inputs(split: PackedSplit) -> bool:
+    """Return True if inputs are not packed, but read from the data set in each epoch."""
+    return split.manifest.decode == "each_epoch"
+
+
+def part_of(split: PackedSplit, name: PartName) -> Part:
+    """Return a part, either packed or read from the data set."""
+    manifest = split.manifest
+    normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
+    if not has_live_inputs(split):
+        return Part(name, split.images(name), split.labels(name), normalise)
+    # Imported here, so that other trainings do not import the code that reads data sets.
+    from photofinish.data.live import LiveSamples
+
+    return Part(name, None, split.labels(name), normalise, LiveSamples(split, name))
 
 
 @dataclass(frozen=True)

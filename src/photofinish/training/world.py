@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from photofinish.errors import UserError
 from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
@@ -98,8 +97,6 @@ class DataParallelWorld(World):
         self.devices, self.output_device = devices, output_device
 
     def parallel(self, network: nn.Module) -> nn.Module:
-        if not torch.cuda.is_available():  # nn.DataParallel would silently run the network as it is
-            raise UserError("strategy data_parallel needs CUDA, which torch can't use here")
         return nn.DataParallel(network, list(self.devices), self.output_device)
 
 
