@@ -113,7 +113,7 @@ def our_learning_rates(name: str, optimizer: Optimizer, **changes: Any) -> list[
     schedule, rates = schedule_for(name, optimizer, **changes), []
     for loss in VALIDATION_LOSSES:
         for _ in range(STEPS):
-            rates.append(schedule.learning_rate)
+            rates.append(schedule.rates[0])
             optimizer.step()
             schedule.batch_ended()
         schedule.epoch_ended(loss)
@@ -237,7 +237,7 @@ def test_an_accelerators_optimizer_reads_its_rate_where_steps_can_be_given_anoth
             assert moved == pytest.approx(rate, rel=0.02, abs=1e-6)
     with schedule.applied():
         optimizer.step()
-    assert optimizer.state_dict()["param_groups"][0]["lr"] == schedule.learning_rate == LR
+    assert optimizer.state_dict()["param_groups"][0]["lr"] == schedule.rates[0] == LR
 
 
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)

@@ -57,8 +57,13 @@ def _score(
     step = step_with_a_loss(record.experiment)
     if step and _predicts_nothing(network, record, split):
         return _score_by_step(network, step, record, split, metrics)
-    judge = judge_for(record, metrics)
-    name = record.experiment.model.name
+    task = TASKS[record.task]
+    kind: type[Judge] = JudgeOfSamples
+    if not task.losses:
+        kind = JudgeByLoss
+    elif task.is_one_of_many and record.target_shape:
+        kind = JudgeOfPositions
+    judge, name = kind(record, metrics), record.experiment.model.name
     if not is_reference(name):
         network = network.to(judge.dtype)
     with run_custom_code(f"model {name} fails in evaluation"):
@@ -66,16 +71,6 @@ def _score(
             outputs = call_with(network, map_nested(partial(_in_precision, judge.dtype), inputs))
             judge.add(outputs, targets)
     return judge.scored()
-
-
-def judge_for(record: TrainingRecord, metrics: Metrics) -> Judge:
-    """Return the judge for the record's kind of targets."""
-    task = TASKS[record.task]
-    if not task.losses:
-        return JudgeByLoss(record, metrics)
-    if task.is_one_of_many and record.target_shape:
-        return JudgeOfPositions(record, metrics)
-    return JudgeOfSamples(record, metrics)
 
 
 class Judge(ABC):

@@ -42,8 +42,9 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result, named = func(*args, **(kwargs or {})), kwargs or {}
         operator = str(func).rpartition(".")[0]
         if operator in _FLOPS and not is_loading():
-            dtype = _first_tensor(result).dtype
-            precision = _PRECISIONS.get(dtype, "other")
+            results = result if isinstance(result, (tuple, list)) else [result]
+            first = next(each for each in results if torch.is_tensor(each))
+            precision = _PRECISIONS.get(first.dtype, "other")
             if precision == "fp32" and self._uses_tf32(operator):
                 precision = "tf32"
             with suppress(Exception):  # of tensors without a formula, as the script goes on
@@ -65,11 +66,6 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         least = max(1.0, _LEAST_SHARE * sum(self._flops.values()))
         return next((name for name in _FASTEST_FIRST if self._flops[name] >= least), "fp32")
-
-
-def _first_tensor(result: Any) -> torch.Tensor:
-    results = result if isinstance(result, (tuple, list)) else [result]
-    return next(each for each in results if torch.is_tensor(each))
 
 
 def _allows_tf32(flag: Any) -> bool:

@@ -92,8 +92,9 @@ class Stalls(TorchFunctionMode):
         if is_on_device and (what := _read(name, args, kwargs)):
             self._note(what)
             return result
-        # On the CPU, `.to(device)` names the CPU.
-        moves = name == "cuda" or (name == "to" and _has_device(args, kwargs))
+        # On the CPU, `.to(device)` names the CPU. `.to(dtype)` moves nothing.
+        places = (*args[1:2], kwargs.get("device")) if name == "to" else ()
+        moves = name == "cuda" or any(isinstance(each, (str, torch.device)) for each in places)
         if moves and given:
             if given[0] in self._made_on_host:
                 self._note("to")
@@ -140,8 +141,3 @@ def _read(name: str, args: Any, kwargs: Any) -> str | None:
         masks = (each for each in tensors_in(args[1]) if each.dtype in (torch.bool, torch.uint8))
         return "a mask" if next(masks, None) is not None else None
     return _READS.get(name)
-
-
-def _has_device(args: Any, kwargs: Any) -> bool:
-    """Return True if `to` is given a device, not only a type."""
-    return any(isinstance(each, (str, torch.device)) for each in (*args[1:2], kwargs.get("device")))

@@ -59,7 +59,11 @@ def run_job(text: str) -> None:
     clone = state_folder() / "worker"
     with exclusive(state_folder() / "locks", "worker", patience_seconds=float("inf")):
         clone_at(Path(), clone, job.commit)
-        environment = environment_of(clone) | {"MLFLOW_EXPERIMENT_NAME": job.tracked_in}
+        environment = {key: text for key, text in os.environ.items() if not key.startswith("DVC_")}
+        environment["MLFLOW_EXPERIMENT_NAME"] = job.tracked_in
+        folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": (clone / "src").resolve()}
+        for key, folder in folders.items():
+            environment[key] = os.pathsep.join(filter(None, [str(folder), environment.get(key)]))
         errors, last = [], deque[str](maxlen=_LAST_LINES)
         with subprocess.Popen(
             [sys.executable, "-m", "photofinish.remote.jobs"],
@@ -174,16 +178,6 @@ def _share_dvc(own: Path, cloned: Path) -> None:
                 settings[section][key] = str((own / location).resolve())
     with (cloned / "config.local").open("w", encoding="utf-8") as file:
         settings.write(file)
-
-
-def environment_of(clone: Path) -> dict[str, str]:
-    """Return the environment for programs in a clone, with this Python and the clone's code."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
-    folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": (clone / "src").resolve()}
-    for name, folder in folders.items():
-        paths = [str(folder), environment.get(name)]
-        environment[name] = os.pathsep.join(filter(None, paths))
-    return environment
 
 
 if __name__ == "__main__":

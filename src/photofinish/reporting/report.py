@@ -45,9 +45,10 @@ def write_report(
 ) -> Answers:
     everything = [*pairs, *scripts]
     decisions = decide_all(everything)
-    csv_rows = comparison_rows(everything, decisions), history_rows(pairs)
-    for name, each in zip(FILES, (*csv_rows, confusion_rows(pairs)), strict=True):
-        write_text_atomically(folder / name, _as_csv(name, each))
+    tables = comparison_rows(everything, decisions), history_rows(pairs), confusion_rows(pairs)
+    for (name, columns), rows in zip(FILES.items(), tables, strict=True):
+        cells = (map(_cell, row.values()) for row in rows)
+        write_text_atomically(folder / name, to_csv(columns, cells))
     page = page_of(everything, decisions)
     for picture in page.pictures:
         _write(folder / "figures" / f"{picture.name}.svg", picture.file)
@@ -126,12 +127,6 @@ def _run(result: Trained) -> tuple[str, ...]:
 
 def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
     return [dict(zip(FILES[file], row, strict=True)) for row in rows]
-
-
-def _as_csv(file: str, rows: Rows) -> str:
-    """Return the text of one of the report's CSV files, in full precision."""
-    columns = FILES[file]
-    return to_csv(columns, ([_cell(row[column]) for column in columns] for row in rows))
 
 
 def _cell(value: object) -> object:

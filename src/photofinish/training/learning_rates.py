@@ -116,11 +116,6 @@ class LearningRates:
             self._moves_each_step = _is_moved_by_steps(type(self._scheduler))
 
     @property
-    def learning_rate(self) -> float:
-        """Learning rate of the first parameter group in the next step."""
-        return self.rates[0]
-
-    @property
     def rates(self) -> Rates:
         """Learning rate of each parameter group in the next step, or 0 for a group without one."""
         factor = 1.0

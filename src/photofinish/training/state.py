@@ -111,15 +111,11 @@ class Progress:
         self.timings.append(timing)
         self.epochs_done += 1
 
-    def is_best(self, rule: EarlyStopping | None) -> bool:
-        """Return True if early stopping keeps the weights of the last epoch."""
-        return rule is not None and self._epochs_without_better(rule) == 0
-
     def is_stopped(self, rule: EarlyStopping | None) -> bool:
         """Return True if the last improvement is `patience` epochs ago."""
-        return rule is not None and self._epochs_without_better(rule) >= rule.patience
+        return rule is not None and self.epochs_without_better(rule) >= rule.patience
 
-    def _epochs_without_better(self, rule: EarlyStopping) -> int:
+    def epochs_without_better(self, rule: EarlyStopping) -> int:
         """Return the number of epochs since the last improvement."""
         best: float | None = None
         count = 0

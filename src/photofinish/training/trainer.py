@@ -130,7 +130,8 @@ class Trainer:
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
-            if self.progress.is_best(self.experiment.early_stopping):
+            rule = self.experiment.early_stopping
+            if rule and self.progress.epochs_without_better(rule) == 0:
                 weights = self.result.state_dict().items()
                 self.best_weights = {
                     name: weight.to(CPU, copy=True, non_blocking=True) for name, weight in weights
@@ -157,7 +158,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read training losses back after both passes are timed."""
         seed_epoch(self.experiment.seed, epoch, self.team.rank)
-        learning_rate = self.state.schedule.learning_rate
+        learning_rate = self.state.schedule.rates[0]
         self.state.network.train()
         batches = self.train_batches(epoch)
         losses, number = list[torch.Tensor](), 0
@@ -221,7 +222,7 @@ class Trainer:
         )
         validates = self.validation is not None
         validation_loss = sum(losses) / sum(weights) if validates else None
-        rate = self.state.schedule.learning_rate
+        rate = self.state.schedule.rates[0]
         check_finite(epoch, min(first), self.steps_per_epoch, validation_loss, rate)
         train_loss = sum(train_sums) / self.training.image_count
         has_accuracy = validates and self.validator.has_accuracy
