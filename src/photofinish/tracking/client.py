@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from photofinish.errors import TerminatedError
-from photofinish.files import write_text_atomically
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.stage.rank import seconds_since_stage_start
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
     from photofinish.data import PartName
 
-OWN_EXPERIMENT = "photofinish"
-"""Name of the experiment in the project's own store."""
 REMOTE_SECONDS = 8.0
 """Longest time that a stage waits for a server, over all calls."""
 FLUSH_SECONDS = 1.0
@@ -201,19 +198,3 @@ def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:
     except Exception as error:  # noqa: BLE001  # training must not depend on MLflow
         line = next(iter(str(error).strip().splitlines()), "")
         raise RuntimeError(line or type(error).__name__) from None
-
-
-def experiment_name(root: Path, state: Path, *, is_shared: bool) -> str:
-    """Return the name in MLFLOW_EXPERIMENT_NAME, or else the project's name.
-
-    In a shared store, the project's name is its folder's name at the first use. The state folder
-    stores the name, so that a moved or copied folder keeps its experiment.
-    """
-    if name := os.environ.get("MLFLOW_EXPERIMENT_NAME"):
-        return name
-    if not is_shared:
-        return OWN_EXPERIMENT
-    file = state / "mlflow-experiment"
-    if not file.is_file():
-        write_text_atomically(file, root.name)
-    return file.read_text(encoding="utf-8")

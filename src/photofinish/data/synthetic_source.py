@@ -1,4 +1,4 @@
-"""Sources of images without files: scikit-learn's digits, and images made from the seed."""
+"""Source of images that are made from the seed."""
 
 from __future__ import annotations
 
@@ -11,22 +11,11 @@ from photofinish.config.datasets import DatasetPlan, SyntheticDataset
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.samples import Source
 
-_BRIGHTEST = 16
-"""Largest value of scikit-learn's digits."""
 _KNOTS = 4
 """Number of random shades per side, which a pattern interpolates."""
 _BYTES_A_WORD = 8
 _PATTERN, _NOISE = 0, 1
 """Numbers that separate the random streams by purpose."""
-
-
-def open_digits(_plan: DatasetPlan) -> Source:
-    """Return scikit-learn's digits, with values scaled from 0 to 16 to a byte."""
-    from sklearn.datasets import load_digits
-
-    digits = load_digits()
-    images = np.round(digits.images * (255 / _BRIGHTEST)).astype(np.uint8)[:, np.newaxis]
-    return Source(list(zip(images, digits.target, strict=True)))
 
 
 def open_synthetic(plan: DatasetPlan) -> Source:

@@ -1,0 +1,27 @@
+"""Name of the project's experiment in MLflow. Does not import MLflow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from photofinish.files import write_text_atomically
+
+OWN_EXPERIMENT = "photofinish"
+"""Name of the experiment in the project's own store."""
+
+
+def experiment_name(root: Path, state: Path, *, is_shared: bool) -> str:
+    """Return the name in MLFLOW_EXPERIMENT_NAME, or else the project's name.
+
+    In a shared store, the project's name is its folder's name at the first use. The state folder
+    stores the name, so that a moved or copied folder keeps its experiment.
+    """
+    if name := os.environ.get("MLFLOW_EXPERIMENT_NAME"):
+        return name
+    if not is_shared:
+        return OWN_EXPERIMENT
+    file = state / "mlflow-experiment"
+    if not file.is_file():
+        write_text_atomically(file, root.name)
+    return file.read_text(encoding="utf-8")
