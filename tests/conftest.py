@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
     from training_stage import TrainingStage
 
+    from photofinish.runs.run import Run
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -66,6 +67,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MakeExperiment = Callable[..., ExperimentPlan]
 MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
+MakeRun = Callable[..., "Run"]
 PrepareStage = Callable[..., "TrainingStage"]
 
 
@@ -332,6 +334,21 @@ def cpu_host() -> CpuTarget:
     return CpuTarget(
         processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES)
     )
+
+
+@pytest.fixture
+def make_run(
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
+) -> MakeRun:
+    """Make a run on the CPU from settings: `make_run(epochs=2)`. It writes to `small/cpu`."""
+    from photofinish.runs.run import Run
+
+    def make(
+        data: Path = packed_split.folder, out: Path = tmp_path / "small/cpu", **settings: Any
+    ) -> Run:
+        return Run("small", "cpu", make_experiment(**settings), cpu_host, data, out)
+
+    return make
 
 
 @pytest.fixture

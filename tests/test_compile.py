@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch._inductor.config as inductor
-from conftest import HeldClock, MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeRun, MakeTrainer
 from torch import nn
 from training_process import measure_here, train_here
 
-from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
-from photofinish.runs.run import Run
 from photofinish.training.trainer import Trainer
 
 COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
@@ -74,19 +69,15 @@ def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
 
 
 def test_first_steps_are_in_the_start_up_of_both_stages(
-    packed_split: PackedSplit,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = Trainer.prepare
     first = {"first_seconds": 100.0}
     monkeypatch.setattr(Trainer, "prepare", lambda trainer: prepare(trainer)._replace(**first))
-    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
+    run = make_run()
     measure_here(run)
     train_here(run)
-    times, measured = read_trained(tmp_path / "cpu")
+    times, measured = read_trained(run.out)
     assert min(times.startup_seconds, measured.startup_seconds, times.total_seconds) > 100
 
 
