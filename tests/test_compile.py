@@ -36,17 +36,6 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     return seen
 
 
-def test_a_warm_up_compiles_for_every_shape_of_the_training(
-    shapes: list[tuple[int, bool]], trainer_of: MakeTrainer
-) -> None:
-    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
-    trainer.prepare()
-    warmed = set(shapes)
-    shapes.clear()
-    list(trainer.epochs())
-    assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
-
-
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize(("compiles", "seconds"), [(True, 0.19 + 0.19 + 0.39), (False, 0.38)])
 def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
