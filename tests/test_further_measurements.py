@@ -11,16 +11,8 @@ from torch import nn
 from training_process import measure_here
 
 from photofinish.errors import UserError
-from photofinish.measure.attribution import (
-    SamplePlan,
-    measure_steps,
-    plan_samples,
-)
-from photofinish.measure.first_step import (
-    fingerprint_tensor,
-    first_batch,
-    first_step,
-)
+from photofinish.measure.attribution import SamplePlan, measure_steps, plan_samples
+from photofinish.measure.first_step import fingerprint_tensor, first_batch, first_step
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model

@@ -24,13 +24,7 @@ from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.cuda_recorder import CudaRecorder, recorder_of
 from photofinish.training.input_paths import make_batches
-from photofinish.training.torch_device import (
-    CPU,
-    Clock,
-    accelerator,
-    autocast,
-    configure_torch,
-)
+from photofinish.training.torch_device import CPU, Clock, accelerator, autocast, configure_torch
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
