@@ -71,11 +71,6 @@ MakeRun = Callable[..., "Run"]
 PrepareStage = Callable[..., "TrainingStage"]
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Return one more than the cores: many tests wait for processes."""
-    return (os.cpu_count() or 1) + 1
-
-
 def pytest_configure(config: pytest.Config) -> None:
     """Tests side by side share one warm Python."""
     if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
@@ -103,15 +98,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_temporary_folder() -> Iterator[None]:
-    """Give programs that tests start a lock of this test run, and compiled imports."""
+def own_environment() -> Iterator[None]:
+    """Give programs that tests start a lock of this test run, and compiled imports.
+
+    No project or MLflow server of the user's counts.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
         pytest.MonkeyPatch.context() as monkeypatch,
     ):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setenv("XDG_STATE_HOME", folder)
-        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        for name in ("PYTHONDONTWRITEBYTECODE", "DVC_ROOT", "MLFLOW_TRACKING_URI"):
+            monkeypatch.delenv(name, raising=False)
         yield
 
 
@@ -374,25 +373,19 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
     database = root / "made" / "mlflow.db"
-    with (
-        FileLock(root / "mlflow.lock"),
-        pytest.MonkeyPatch.context() as patch,
-        warnings.catch_warnings(),
-    ):
+    with FileLock(root / "mlflow.lock"), warnings.catch_warnings():
         if not database.is_file():
             warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
-            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
             open_store(root / "making", root / "making" / ".photofinish")
             (root / "making").rename(root / "made")
     return database
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, empty_database: Path) -> Store:
     """Open a store whose database was made in another folder."""
     from photofinish.tracking.store import open_store
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     return open_store(tmp_path, tmp_path / ".photofinish")
 
