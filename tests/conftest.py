@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from torch import nn
     from training_stage import TrainingStage
 
+    from photofinish.runs.run import Run
     from photofinish.tracking.store import Store
     from photofinish.training.trainer import Trainer
 
@@ -66,12 +67,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 MakeExperiment = Callable[..., ExperimentPlan]
 MakeTrainer = Callable[..., "Trainer"]
 MakeResult = Callable[..., "DeviceResult"]
+MakeRun = Callable[..., "Run"]
 PrepareStage = Callable[..., "TrainingStage"]
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Return one more than the cores: many tests wait for processes."""
-    return (os.cpu_count() or 1) + 1
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -101,15 +98,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_temporary_folder() -> Iterator[None]:
-    """Give programs that tests start a lock of this test run, and compiled imports."""
+def own_environment() -> Iterator[None]:
+    """Give programs that tests start a lock of this test run, and compiled imports.
+
+    No project or MLflow server of the user's counts.
+    """
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
         pytest.MonkeyPatch.context() as monkeypatch,
     ):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setenv("XDG_STATE_HOME", folder)
-        monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        for name in ("PYTHONDONTWRITEBYTECODE", "DVC_ROOT", "MLFLOW_TRACKING_URI"):
+            monkeypatch.delenv(name, raising=False)
         yield
 
 
@@ -335,6 +336,21 @@ def cpu_host() -> CpuTarget:
 
 
 @pytest.fixture
+def make_run(
+    make_experiment: MakeExperiment, cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path
+) -> MakeRun:
+    """Make a run on the CPU from settings: `make_run(epochs=2)`. It writes to `small/cpu`."""
+    from photofinish.runs.run import Run
+
+    def make(
+        data: Path = packed_split.folder, out: Path = tmp_path / "small/cpu", **settings: Any
+    ) -> Run:
+        return Run("small", "cpu", make_experiment(**settings), cpu_host, data, out)
+
+    return make
+
+
+@pytest.fixture
 def prepare_stage(
     tmp_path: Path, packed_split: PackedSplit, cpu_host: CpuTarget, make_experiment: MakeExperiment
 ) -> PrepareStage:
@@ -357,25 +373,19 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
     database = root / "made" / "mlflow.db"
-    with (
-        FileLock(root / "mlflow.lock"),
-        pytest.MonkeyPatch.context() as patch,
-        warnings.catch_warnings(),
-    ):
+    with FileLock(root / "mlflow.lock"), warnings.catch_warnings():
         if not database.is_file():
             warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
-            patch.delenv("MLFLOW_TRACKING_URI", raising=False)
             open_store(root / "making", root / "making" / ".photofinish")
             (root / "making").rename(root / "made")
     return database
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, empty_database: Path) -> Store:
     """Open a store whose database was made in another folder."""
     from photofinish.tracking.store import open_store
 
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     return open_store(tmp_path, tmp_path / ".photofinish")
 

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from training_stage import wait_for
+
+WARNS = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
+)
+"""Mark of tests with a store: sqlite3 and MLflow's readers of old formats warn about themselves."""
 
 
 def free_port() -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import warm_python
+from watched_scripts import figures_of, in_epochs
 
 from photofinish.commands.ask import ask
 from photofinish.errors import UserError
@@ -21,7 +22,7 @@ from photofinish.reporting.ask_files import AskFiles
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_figures import LATER_STEPS
-from photofinish.scripts.script_lines import Length, Process
+from photofinish.scripts.script_lines import Length
 
 Ask = Callable[..., Any]
 BEGIN = """
@@ -329,26 +330,11 @@ def test_operators_without_a_formula_are_named_and_nothing_is_estimated(run: Ask
     assert "aten::_fft" in answer["answer"]["lines"][0]
 
 
-def _process(step_seconds: Sequence[float]) -> Process:
-    """Return what the recorder would write of epochs of 20 steps by an optimizer."""
-    process, ended_at = Process(), 0.0
-    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0, "is_named": False})
-    process.add({"kind": "optimizer", "device": "cpu", "is_named": False})
-    for step, seconds in enumerate(step_seconds):
-        began_at, ended_at = ended_at, ended_at + seconds
-        began = None if step % 20 else 0
-        block = [began_at, ended_at, [1], 1, 0.0, None, 0, 0, began, seconds, seconds, 0.0, 0]
-        process.add(block)
-    return process
-
-
 def test_the_second_epoch_shows_what_the_first_one_takes_longer() -> None:
-    figures = _process([3.0] * 20 + [1.0] * 20).figures()
-    assert figures
+    figures = figures_of(in_epochs([3.0] * 20 + [1.0] * 20))
     assert figures.step_seconds == 1.0
     assert epoch_by_parts(figures.parts, 20).once_seconds == 40.0
 
-    process = _process([3.0] * 16)
-    figures = process.figures()
-    assert figures
-    assert process.seconds_until_second_epoch(figures) == 3.0 * (4 + LATER_STEPS)
+    process = in_epochs([3.0] * 16)
+    until_seconds = process.seconds_until_second_epoch(figures_of(process))
+    assert until_seconds == 3.0 * (4 + LATER_STEPS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from conftest import MakeExperiment, MakeResult
+from conftest import MakeResult, MakeRun
 from result_files import trained
 from training_process import measure_here
 
@@ -22,16 +22,12 @@ from photofinish.commands.ask_start import are_experiments
 from photofinish.commands.ask_terms import Terms
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.model_words import model_text
-from photofinish.results.measured import Measured, read_measured
 from photofinish.results.measured_job import experiment_job
 from photofinish.results.references import reference_of
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
-from photofinish.runs.run import Run
 from photofinish.scripts.run_script import Limits
 
 
@@ -44,24 +40,14 @@ from photofinish.scripts.run_script import Limits
     ],
 )
 def test_a_measurement_answers_for_all_epochs_and_seeds(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    seconds: float,
-    batch_size: int,
-    expected: set[str],
+    make_run: MakeRun, tmp_path: Path, seconds: float, batch_size: int, expected: set[str]
 ) -> None:
     schedule = {"name": "one_cycle", "max_lr": 0.1}
-    experiment = make_experiment(epochs=12, seeds=2, schedule=schedule, batch_size=batch_size)
-    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
-    measure_here(run, seconds)
+    run = make_run(epochs=12, seeds=2, schedule=schedule, batch_size=batch_size)
+    measured = measure_here(run, seconds)
     assert [path.name for path in tmp_path.rglob("*.*")] == ["measured.json"]
-
-    measured = read_measured(tmp_path / "measured/measured.json")
-    assert isinstance(measured, Measured)
     assert measured.training
-    timings = experiment_job(measured, experiment)
+    timings = experiment_job(measured, run.experiment)
     assert timings.planned_epochs == 12
     assert timings.timed.of == 12 * -(-measured.training.samples["train"] // batch_size)
     assert {part.holds for part in measured.parts} == expected
@@ -71,26 +57,19 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     low, high = job_interval(timings)
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
-    run = Result("small", "cpu", timings, "fp32", None, measured.training)
-    pair = Comparison(run, None, settings=Comparing(accelerators=("T4",)))
+    result = Result("small", "cpu", timings, "fp32", None, measured.training)
+    pair = Comparison(result, None, settings=Comparing(accelerators=("T4",)))
     worth = decide(pair).worth
     assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
 
 
 def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_first_step(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    make_result: MakeResult,
+    make_run: MakeRun, make_result: MakeResult
 ) -> None:
-    experiment = make_experiment(epochs=2)
-    measure_here(Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path), 1e-6)
-    measured = read_measured(tmp_path / "measured/measured.json")
-    assert isinstance(measured, Measured)
+    measured = measure_here(run := make_run(epochs=2), 1e-6)
     assert measured.first_step
     assert measured.training
-    times, step = experiment_job(measured, experiment), measured.first_step
+    times, step = experiment_job(measured, run.experiment), measured.first_step
     cpu = Result("small", "cpu", times, "fp32", None, measured.training)
     outputs = {part: (norm * (1 + 1e-9), *sums) for part, (norm, *sums) in step.outputs.items()}
     found = []

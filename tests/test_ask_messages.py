@@ -6,13 +6,13 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import warm_python
+from watched_scripts import in_epochs
 
 from photofinish.commands.ask import ask
 from photofinish.commands.ask_start import check_command
@@ -180,8 +180,6 @@ def test_a_length_is_a_number_above_0(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from photofinish.commands.cli import main
-
     monkeypatch.setattr(sys, "argv", ["photofinish", "ask", f"{option}={value}", "python"])
     with pytest.raises(SystemExit) as raised:
         main()
@@ -242,25 +240,13 @@ while True:
         assert re.search(line, first)
 
 
-def _sample(step_seconds: Sequence[float]) -> run_script.Watched:
-    """Return what is seen of epochs of 20 steps on the CPU."""
-    process, ended_at = Process(), 0.0
-    process.add({"kind": "loader", "loader": 0, "batches": 20.0, "workers": 0, "is_named": False})
-    process.add({"kind": "optimizer", "device": "cpu", "is_named": False})
-    for step, seconds in enumerate(step_seconds):
-        began_at, ended_at = ended_at, ended_at + seconds
-        began = None if step % 20 else 0
-        process.add([began_at, ended_at, [1], 1, 0.0, None, 0, 0, began, seconds, seconds, 0.0, 0])
-    return run_script.Watched(
-        "python train.py", process, process.figures(), 0.0, ended_at, 1.7e9, (), None
-    )
-
-
 def test_a_sample_that_ended_by_itself_is_not_asked_for_fewer_seconds_than_it_had(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its epochs take 1 s and 2 s in turn, 10 s in all."""
-    watched = _sample([0.05 + 0.05 * (step // 20 % 2) for step in range(140)])
+    process = in_epochs([0.05 + 0.05 * (step // 20 % 2) for step in range(140)])
+    seen = process, process.figures()
+    watched = run_script.Watched("python train.py", *seen, 0.0, 10.0, 1.7e9, (), None)
     monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
     for allowed_seconds in (60.0, 10.0):
         limits = Limits(allowed_seconds, 60.0)

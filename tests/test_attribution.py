@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer, assert_same_run, network_with_state
+from conftest import HeldClock, MakeRun, MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.optim import SGD
 
 from photofinish.config.experiment import Experiment
-from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure import attribution, step_parts
 from photofinish.measure.attribution import (
     AttributionPlan,
@@ -28,7 +25,6 @@ from photofinish.measure.attribution import (
 )
 from photofinish.measure.threads import restored_threads, try_threads
 from photofinish.results.measurements import StepParts, TriedBy
-from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
 from photofinish.training.batches import Batch
@@ -288,20 +284,11 @@ class _OneOfTwo(World):
     ids=["several processes", "too little memory", "a network that wants other batches"],
 )
 def test_a_step_that_cannot_be_profiled_has_a_reason(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    monkeypatch: pytest.MonkeyPatch,
-    team: World,
-    error: Exception,
-    why: str,
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, team: World, error: Exception, why: str
 ) -> None:
     for name in ("measure_attribution", "count_operations"):
         monkeypatch.setattr(attribution, name, Mock(side_effect=error))
-    experiment = make_experiment(epochs=1)
-    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, Path())
-    setup = Setup(run, CPU, team)
-    trainer = setup.new_trainer()
+    trainer = Setup(make_run(epochs=1), CPU, team).new_trainer()
     further = profile(trainer, 1e-3, 1.0)
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)

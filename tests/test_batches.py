@@ -15,7 +15,7 @@ from conftest import MakeExperiment
 
 from photofinish.config.experiment import Augmentation
 from photofinish.data import PartName
-from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part
+from photofinish.training.batches import Batch, Batches, BatchPlan, Normaliser, Part, seed_epoch
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
 
@@ -191,6 +191,14 @@ def test_the_order_depends_on_the_seed_and_the_epoch_and_on_nothing_else(
     assert numbers(batches, epoch=4) == order
     assert numbers(batches, epoch=5) != order
     assert numbers(numbered(seed=1), epoch=4) != order
+
+
+def test_a_network_draws_by_seed_epoch_and_rank_what_it_drew_in_earlier_versions() -> None:
+    drawn = []
+    for place in ((0, 0), (0, 1), (3, 0), (0, 0, 1)):
+        seed_epoch(*place)
+        drawn.append(torch.randint(10**6, (1,)).item())
+    assert drawn == [369066, 877346, 596075, 351075]
 
 
 def test_making_batches_draws_nothing_from_any_random_stream_of_the_process(

@@ -10,13 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import HeldClock, MakeExperiment
+from conftest import HeldClock, MakeRun
 from training_process import train_here
 
-from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import TrainingTimes, read_record
-from photofinish.runs.run import Run
 from photofinish.stage.rank import seconds_since_process_start
 from photofinish.training.checkpoint import CheckpointStore, State, prune_checkpoints
 
@@ -89,11 +86,7 @@ def test_checkpoints_are_removed_after_a_month(tmp_path: Path, days: int, stays:
 
 
 def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began_seconds, monotonic = seconds_since_process_start(), time.monotonic
     slow, save = HeldClock(), CheckpointStore.save
@@ -110,9 +103,7 @@ def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
         "photofinish.stage.rank.seconds_since_process_start",
         lambda: seconds_since_process_start() + slow.now_seconds,
     )
-    experiment = make_experiment(epochs=2)
-    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small" / "cpu")
-    train_here(run)
+    train_here(run := make_run(epochs=2))
     timings = read_record(run.out / "timings" / "timings.json", TrainingTimes)
     assert timings.overhead.checkpoint_seconds == pytest.approx(slow.now_seconds, abs=100)
     assert slow.now_seconds >= 1000

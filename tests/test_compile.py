@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch._inductor.config as inductor
-from conftest import HeldClock, MakeExperiment, MakeTrainer
+from conftest import HeldClock, MakeRun, MakeTrainer
 from torch import nn
 from training_process import measure_here, train_here
 
-from photofinish.data.packed import PackedSplit
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
-from photofinish.runs.run import Run
 from photofinish.training.trainer import Trainer
 
 COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
@@ -41,17 +36,6 @@ def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     return seen
 
 
-def test_a_warm_up_compiles_for_every_shape_of_the_training(
-    shapes: list[tuple[int, bool]], trainer_of: MakeTrainer
-) -> None:
-    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16, validation_batch_size=10)
-    trainer.prepare()
-    warmed = set(shapes)
-    shapes.clear()
-    list(trainer.epochs())
-    assert set(shapes) == warmed == {(16, True), (8, True), (10, False), (4, False)}
-
-
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize(("compiles", "seconds"), [(True, 0.19 + 0.19 + 0.39), (False, 0.38)])
 def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
@@ -74,19 +58,15 @@ def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
 
 
 def test_first_steps_are_in_the_start_up_of_both_stages(
-    packed_split: PackedSplit,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare = Trainer.prepare
     first = {"first_seconds": 100.0}
     monkeypatch.setattr(Trainer, "prepare", lambda trainer: prepare(trainer)._replace(**first))
-    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path / "cpu")
+    run = make_run()
     measure_here(run)
     train_here(run)
-    times, measured = read_trained(tmp_path / "cpu")
+    times, measured = read_trained(run.out)
     assert min(times.startup_seconds, measured.startup_seconds, times.total_seconds) > 100
 
 

@@ -1,8 +1,9 @@
-"""A training prints a line an epoch to a log, and a bar with the time left to a terminal."""
+"""What a log and a terminal show: an epoch's line, a bar with the time left, coloured answers."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from io import StringIO
@@ -10,6 +11,7 @@ from io import StringIO
 import pytest
 from conftest import MakeTrainer
 
+from photofinish.commands.terminal import print_answer
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.trainer import Trainer
@@ -78,3 +80,24 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     assert re.search(r"━.*epoch 1/2  loss 0\.5123.*0\.42 USD so far", drawn)
     assert "small on cpu  checkpoint [a] is damaged\n" in drawn
     assert capsys.readouterr().out == ""
+
+
+ANSWER = "job  Yes. 2 s on the H100\n     Do: `photofinish rent T4`. Model: identical.\n  T4  ░░█"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_answer_is_the_same_text_with_and_without_colours(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shown(StringIO):
+        def isatty(self) -> bool:
+            return is_terminal
+
+    shown = Shown()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", shown)
+    print_answer(ANSWER)
+    text = shown.getvalue()
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == f"{ANSWER}\n"
+    assert ("\x1b[1;32mYes\x1b[0m" in text) is is_terminal

@@ -8,22 +8,18 @@ import textwrap
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
 import recipe
 import torch
-from conftest import CustomFiles, HeldClock, MakeExperiment
+from conftest import CustomFiles, HeldClock, MakeExperiment, MakeRun
 from torch import nn
 from training_process import measure_here, train_here
 
-from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.networks import CustomModel
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.custom import blank
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
@@ -73,20 +69,12 @@ def build(custom_files: CustomFiles) -> Build:
 
 
 @pytest.fixture
-def run_of(
-    custom_files: CustomFiles,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-) -> Callable[[str], Run]:
+def run_of(custom_files: CustomFiles, make_run: MakeRun) -> Callable[[str], Run]:
     """Make a run of a network's source."""
 
     def make(source: str) -> Run:
         name = custom_files.write("net.py", source) + ":Net"
-        experiment = make_experiment(model={"name": name}, epochs=1)
-        plan = ExperimentPlan.model_validate(experiment.model_dump() | {"custom_code": {name: ""}})
-        return Run("small", "cpu", plan, cpu_host, packed_split.folder, tmp_path / "small/cpu")
+        return make_run(model={"name": name}, epochs=1, custom_code={name: ""})
 
     return make
 
@@ -285,18 +273,12 @@ def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
 
 
 def test_a_training_step_that_keeps_state_is_refused_also_beside_a_validation_step(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
+    make_run: MakeRun,
 ) -> None:
     own = f"{recipe.__file__}:"
-    experiment = make_experiment(
-        step={"name": f"{own}AnnealedStep"}, validation_step={"name": f"{own}margin_step"}
-    )
-    plan = ExperimentPlan.model_validate(experiment.model_dump() | {"custom_code": {"recipe": ""}})
-    run = Run("small", "cpu", plan, cpu_host, packed_split.folder, tmp_path)
-    setup = Setup(run, CPU, World(CPU))
+    steps = {"step": {"name": f"{own}AnnealedStep"}}
+    steps["validation_step"] = {"name": f"{own}margin_step"}
+    setup = Setup(make_run(**steps, custom_code={"recipe": ""}), CPU, World(CPU))
     with pytest.raises(UserError, match="doesn't repeat"):
         setup.check_custom_code(setup.new_network())
 

@@ -37,13 +37,7 @@ from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
 from photofinish.reporting.tables import overview_table
-from photofinish.results.measurements import (
-    InTurns,
-    LoaderTimes,
-    SteadyState,
-    Tried,
-    TriedWorkers,
-)
+from photofinish.results.measurements import InTurns, LoaderTimes, SteadyState, Tried, TriedWorkers
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.timed_parts import TimedPart
 

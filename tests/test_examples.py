@@ -69,7 +69,6 @@ def project_folder(
         text = "\n".join(["path,label", *rows, ""])
         (tmp_path / "caltech101" / f"{part}.csv").write_text(text, encoding="utf-8")
     monkeypatch.chdir(folder)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     return folder
 
 

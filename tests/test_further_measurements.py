@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import HeldClock, MakeExperiment, MakeTrainer, network_with_state
+from conftest import HeldClock, MakeExperiment, MakeRun, MakeTrainer, network_with_state
 from torch import nn
 from training_process import measure_here
 
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget
-from photofinish.measure.attribution import (
-    SamplePlan,
-    measure_steps,
-    plan_samples,
-)
-from photofinish.measure.first_step import (
-    fingerprint_tensor,
-    first_batch,
-    first_step,
-)
+from photofinish.measure.attribution import SamplePlan, measure_steps, plan_samples
+from photofinish.measure.first_step import fingerprint_tensor, first_batch, first_step
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
-from photofinish.results.measured import Measured, read_measured
 from photofinish.results.records import FirstStep
 from photofinish.runs.further import check_repeat
-from photofinish.runs.run import Run
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
@@ -188,29 +175,30 @@ def test_different_tensors_have_different_fingerprints() -> None:
 
 @pytest.mark.parametrize("failing", ["first_step", "profile"])
 def test_what_runs_out_of_memory_is_left_out_with_its_reason(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failing: str,
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def out_of_memory(*_arguments: object, **_further: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    run = Run("small", "cpu", make_experiment(), cpu_host, packed_split.folder, tmp_path)
     monkeypatch.setattr(f"photofinish.measure.measure.{failing}", out_of_memory)
     # Slow steps, as on a loaded machine, would not be measured one by one.
     monkeypatch.setattr("photofinish.measure.measure.second_step_seconds", lambda _trainer: 0.001)
-    measure_here(run)
-    measured = read_measured(tmp_path / "measured/measured.json")
-    assert isinstance(measured, Measured)
+    measured = measure_here(make_run())
     assert measured.parts
     assert (measured.steady_state is None) == (failing == "profile")
     without = {"first_step": measured.no_first_step, "profile": measured.not_counted}
     found = {"first_step": measured.first_step, "profile": measured.operations}
     assert "2.00 GiB" in str(without.pop(failing))
     assert [name for name, each in found.items() if each] == [*without]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_job_in_half_precision_records_the_rate_of_an_fp32_product(
+    make_run: MakeRun, precision: str
+) -> None:
+    """A CPU may compute such steps slowly."""
+    rate = measure_here(make_run(epochs=1, precision=precision)).fp32_flops_a_second
+    assert (rate is not None and rate > 1e7) is (precision == "fp16")
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")

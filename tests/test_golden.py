@@ -21,6 +21,7 @@ import yaml
 from conftest import ROOT, CustomFiles
 from in_process import train_and_evaluate
 from PIL import Image
+from services import WARNS
 
 from photofinish.answer.comparison import read_pair
 from photofinish.machine.fingerprint import CpuTarget
@@ -32,10 +33,7 @@ from photofinish.tracking.documents import TAG_BUSY
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
 
-# sqlite3 and MLflow's readers of old formats warn about themselves
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
-)
+pytestmark = WARNS
 
 GOLDEN = Path(__file__).parent / "golden" / "pipeline.json"
 UPDATES = bool(os.environ.get("PHOTOFINISH_UPDATE_GOLDEN"))

@@ -24,13 +24,7 @@ from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.cuda_recorder import CudaRecorder, recorder_of
 from photofinish.training.input_paths import make_batches
-from photofinish.training.torch_device import (
-    CPU,
-    Clock,
-    accelerator,
-    autocast,
-    configure_torch,
-)
+from photofinish.training.torch_device import CPU, Clock, accelerator, autocast, configure_torch
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import DataParallelWorld, DistributedWorld, World
 
@@ -177,15 +171,19 @@ def test_training_again_gives_the_same_bits(device: torch.device, precision: str
     assert same(weights(first.network), weights(again.network))
 
 
-def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: Any) -> None:
+def captured(device: torch.device, make: Any = lambda: None, **settings: Any) -> Trainer:
+    """Return a captured training, after comparing it with an eager one."""
     if recorder_of(device) is None:
         pytest.skip("PyTorch records no steps here")
-    eager, recorded = (
-        run(experiment(cuda_graphs=kind, **settings), device) for kind in ("off", "auto")
+    eager, trained = (
+        run(experiment(cuda_graphs=kind, **settings), device, network=make())
+        for kind in ("off", "auto")
     )
-    assert recorded.steps.kind == "graph", recorded.steps.why
-    assert recorded.progress.metrics == eager.progress.metrics
-    assert same(weights(recorded.network), weights(eager.network))
+    assert trained.steps.kind == "graph", trained.steps.why
+    assert trained.progress.metrics == eager.progress.metrics
+    assert same(weights(trained.network), weights(eager.network))
+    assert same(weights(trained.result), weights(eager.result))
+    return trained
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -197,7 +195,7 @@ def assert_recorded_steps_give_the_same_bits(device: torch.device, **settings: A
 def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
     device: torch.device, precision: str, settings: dict[str, Any]
 ) -> None:
-    assert_recorded_steps_give_the_same_bits(device, precision=precision, **settings)
+    captured(device, precision=precision, **settings)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +211,7 @@ def test_recorded_steps_give_the_same_bits_as_steps_one_by_one(
 def test_they_do_so_under_every_optimizer(
     device: torch.device, optimizer: dict[str, Any], schedule: dict[str, Any]
 ) -> None:
-    settings = {"optimizer": optimizer_of(**optimizer), "schedule": schedule_of(**schedule)}
-    assert_recorded_steps_give_the_same_bits(device, **settings)
+    captured(device, optimizer=optimizer_of(**optimizer), schedule=schedule_of(**schedule))
 
 
 class WithState(nn.Sequential):
@@ -233,21 +230,6 @@ class WithState(nn.Sequential):
         if self.reads_back and not self.training:
             assert outputs.isfinite().all()
         return outputs
-
-
-def captured(device: torch.device, make: Any, **settings: Any) -> Trainer:
-    """Return a captured training, after comparing it with an eager one."""
-    if recorder_of(device) is None:
-        pytest.skip("PyTorch records no steps here")
-    eager, trained = (
-        run(experiment(cuda_graphs=kind, **settings), device, network=make())
-        for kind in ("off", "auto")
-    )
-    assert trained.steps.kind == "graph", trained.steps.why
-    assert trained.progress.metrics == eager.progress.metrics
-    assert same(weights(trained.network), weights(eager.network))
-    assert same(weights(trained.result), weights(eager.result))
-    return trained
 
 
 @pytest.mark.parametrize("at_once", [15, 2], ids=["a smaller batch", "a batch and a smaller one"])
@@ -461,7 +443,7 @@ def test_a_captured_compiled_training_has_the_bits_of_a_compiled_eager_one(
         pytest.skip(f"torch.compile does not work here: {str(error)[:200]}")
     torch.compiler.reset()
     model = SimpleNamespace(**(vars(CNN) | {"compile": True}))
-    trained = captured(device, lambda: None, model=model, epochs=2)
+    trained = captured(device, model=model, epochs=2)
     assert trained.validator.is_captured, trained.steps.why
 
 

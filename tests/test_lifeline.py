@@ -16,12 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import ONE_THREAD, ROOT, MakeExperiment, Project, clone_project
-from training_stage import TrainingStage, read_until, wait_for
+from conftest import ONE_THREAD, ROOT, PrepareStage, Project, clone_project
+from training_stage import read_until, runs, wait_for
 
-from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
@@ -133,10 +131,6 @@ def training(project: Project, said: str) -> Iterator[tuple[subprocess.Popen[str
                 os.killpg(dvc.pid, signal.SIGKILL)
 
 
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-
-
 def rows(project: Project, query: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(project.root / "mlflow.db")) as connection:
         return connection.execute(query).fetchall()
@@ -210,14 +204,9 @@ def test_a_signal_ends_a_stage_wherever_it_arrives_and_lets_it_clean_up(
 
 @pytest.mark.parametrize("module", ["photofinish.stage.process", "torch"])
 def test_ctrl_c_during_the_imports_ends_in_one_line(
-    tmp_path: Path,
-    packed_split: PackedSplit,
-    cpu_host: CpuTarget,
-    make_experiment: MakeExperiment,
-    module: str,
+    prepare_stage: PrepareStage, module: str
 ) -> None:
-    stage = TrainingStage.prepare(tmp_path, make_experiment(), cpu_host, packed_split.folder)
-    with stage.start("-c", INTERRUPT_AT_IMPORT.format(module)) as process:
+    with prepare_stage().start("-c", INTERRUPT_AT_IMPORT.format(module)) as process:
         output, _ = process.communicate()
     assert (process.returncode, output) == (EXIT_INTERRUPTED, "interrupted\n")
 

@@ -11,17 +11,14 @@ from typing import Any
 
 import pynvml
 import pytest
-from conftest import MakeExperiment
+from conftest import MakeRun
 
-from photofinish.data.packed import PackedSplit
 from photofinish.machine import host
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import available_memory_bytes
 from photofinish.machine.load import LoadMonitor, LoadWindow, load_warnings, nvidia_gpu_state
 from photofinish.measure import loader_tries
 from photofinish.measure.measure import resident_batches
 from photofinish.runs import setup
-from photofinish.runs.run import Run
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 
@@ -131,15 +128,9 @@ GIB = 2**30
 
 
 def test_resident_batches_are_measured_beside_a_loader_only_if_they_fit(
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    packed_split: PackedSplit,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = make_experiment(input={"name": "loader"})
-    run = Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path)
-    made = setup.Setup(run, CPU, World(CPU))
+    made = setup.Setup(make_run(input={"name": "loader"}), CPU, World(CPU))
     assert resident_batches(made) is not None
     monkeypatch.setattr(loader_tries, "available_memory_bytes", lambda: 1000)
     assert resident_batches(made) is None

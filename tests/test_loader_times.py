@@ -282,13 +282,6 @@ def tried_input(by: str, seconds: float, **changes: Any) -> Tried:
 INPUT, ONCE = "experiments.small-mlp.input", {"datasets.small.decode": "once"}
 
 
-def test_an_input_that_was_tried_becomes_settings(make_result: MakeResult) -> None:
-    tried = (tried_input("resident once", 0.01, decode="once", input="resident"),)
-    result = waiting(make_result, LoaderTimes(samples=8, tried_inputs=tried))
-    (remedy,) = loader_remedies(as_result(result), as_result(result).costs)
-    assert remedy.settings == ONCE | {INPUT: "resident"}
-
-
 @pytest.mark.parametrize(
     ("is_timed", "epochs", "suggested"), [(True, 2, 0), (True, 100, 1), (False, 100, 0)]
 )

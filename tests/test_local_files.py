@@ -37,7 +37,6 @@ def write_params(photos: Path, text: str) -> None:
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder with photos that a CSV lists, in a folder per class."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     write_params(tmp_path / "photos", PARAMS)
     for name in ("owl/a.png", "owl/b.png", "cat/a.png"):
         write_picture(tmp_path / "photos" / name)

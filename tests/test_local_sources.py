@@ -20,7 +20,6 @@ from photofinish.errors import EXIT_MISTAKE, ConfigError, UserError
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder with three images in photos/."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     for name, colour in (("red.png", RED), ("green.png", GREEN), ("blue.png", BLUE)):
         write_picture(tmp_path / "photos" / name, colour)
     return tmp_path / "photos"

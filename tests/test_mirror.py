@@ -21,6 +21,7 @@ import pytest
 from conftest import MakeResult, digits_plan
 from mlflow.entities import Metric, Run
 from result_files import trained, with_record, write_result, write_scores, write_trained
+from services import WARNS
 
 from photofinish.data import PartName
 from photofinish.machine.fingerprint import CpuTarget
@@ -31,10 +32,7 @@ from photofinish.tracking.documents import RunDocument, training_document
 from photofinish.tracking.store import Store, close_abandoned_runs, process_tag
 from photofinish.tracking.sync import bring_up_to_date, create_run, sync_all
 
-# sqlite3 and MLflow's readers of old formats warn about themselves
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
-)
+pytestmark = WARNS
 
 NAME = "small-mlp"
 HERE = platform.node()

@@ -76,7 +76,6 @@ class Tracked:
         """Sync in this process as `photofinish ui` does, and return what it printed."""
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
             patch.chdir(self.stage.folder)
-            patch.delenv("DVC_ROOT", raising=False)
             patch.setenv("MLFLOW_TRACKING_URI", address)
             sync.bring_up_to_date(5000)
         return output.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -209,21 +210,14 @@ def test_operators_without_a_formula_are_named_if_they_take_long(
 OVER_A_DIMENSION = {"GLU", "MultiheadAttention", "Softmax", "Softmin", "Softmax2d", "LogSoftmax"}
 ACTIVATIONS = {name: getattr(nn, name) for name in nn.modules.activation.__all__}
 ACTIVATIONS["Threshold"] = lambda: nn.Threshold(0.1, 0.2)
+ENTROPY = partial(functional.binary_cross_entropy, reduction="none")
+ACTIVATIONS["a loss"] = lambda: lambda values: ENTROPY(values, values.detach()).sigmoid()
 
 
 @pytest.mark.parametrize("name", sorted(ACTIVATIONS.keys() - OVER_A_DIMENSION))
-def test_every_activation_of_single_values_has_a_formula(name: str) -> None:
+def test_every_activation_and_loss_of_single_values_has_a_formula(name: str) -> None:
     compute = repeated(ACTIVATIONS[name]())
     values = torch.full((400, 400), 0.3, requires_grad=True)
-    assert count_step(nn.Identity(), lambda: compute(values).sum()).without_formula == ()
-
-
-def test_a_loss_of_single_values_has_a_formula() -> None:
-    compute = repeated(
-        lambda values: functional.binary_cross_entropy(values, target, reduction="none").sigmoid()
-    )
-    values = torch.full((400, 400), 0.3, requires_grad=True)
-    target = values.detach()
     assert count_step(nn.Identity(), lambda: compute(values).sum()).without_formula == ()
 
 

@@ -32,12 +32,7 @@ from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.tables import references_table
-from photofinish.results.references import (
-    Reference,
-    read_references,
-    reference_of,
-    write_reference,
-)
+from photofinish.results.references import Reference, read_references, reference_of, write_reference
 
 FIVE = (3.0,) * 5
 

@@ -485,7 +485,6 @@ def test_a_missing_dependency_is_reported_with_its_key(
 ) -> None:
     settings = {"command": "python a.py {device}", "deps": ["missing.py"]}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
     with pytest.raises(ConfigError, match=r"scripts\.mine\.deps\.0"):
         read_params(tmp_path / "params.yaml", check_deps)

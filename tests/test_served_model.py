@@ -19,6 +19,7 @@ from conftest import CustomFiles, MakeExperiment
 from mlflow.entities import LoggedModelStatus
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc.scoring_server import InvocationsResponse, invocations
+from services import WARNS
 from torch.nn.functional import cross_entropy
 from training_process import train_here
 
@@ -34,10 +35,7 @@ from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store
 from photofinish.tracking.sync import sync_all
 
-# sqlite3 and MLflow's readers of old formats warn about themselves
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
-)
+pytestmark = WARNS
 
 NAME = "small-mlp"
 NETWORK = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import torch
-from conftest import PARTS, CustomFiles, MakeExperiment
+from conftest import PARTS, CustomFiles, MakeExperiment, MakeRun
 from result_files import text_of
 from torch import nn
 from training_process import measure_here, train_here
@@ -24,17 +25,12 @@ from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
-from photofinish.evaluation.evaluate import (
-    evaluate,
-    write_evaluation,
-)
+from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.evaluation.scores import scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
-from photofinish.runs.run import Run
 from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores
 from photofinish.training.torch_device import CPU
@@ -194,19 +190,15 @@ def task_split(
 
 
 def test_a_training_on_values_or_labels_is_reported(
-    task_split: PackedSplit,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-    custom_files: CustomFiles,
+    task_split: PackedSplit, make_run: MakeRun, tmp_path: Path, custom_files: CustomFiles
 ) -> None:
     task, results = task_split.manifest.task, tmp_path / "results" / "small"
     models = {device: results / device / records.MODEL for device in records.DEVICE_LABELS}
     name = f"{custom_files.write('losses.py', OWN_LOSSES)}:Weighted"
     loss = {"name": name, "weights": [1.0, 1.0]} if task == "values" else None
-    experiment = make_experiment(epochs=3, loss=loss)
     for device, model in models.items():
-        run = Run("small", device, experiment, cpu_host, task_split.folder, model.parent)
+        run = make_run(task_split.folder, model.parent, epochs=3, loss=loss)
+        run = replace(run, device=device)
         measure_here(run)
         train_here(run)
     # A custom metric of a built-in one's name is ignored where there is the built-in one.
@@ -249,21 +241,17 @@ ALIKE: dict[TaskName, Any] = {
 
 
 def test_probabilities_and_logarithms_are_scored_as_the_loss_reads_them(
-    task_split: PackedSplit,
-    make_experiment: MakeExperiment,
-    cpu_host: CpuTarget,
-    tmp_path: Path,
-    custom_files: CustomFiles,
+    task_split: PackedSplit, make_run: MakeRun, tmp_path: Path, custom_files: CustomFiles
 ) -> None:
     name, other_name, last = ALIKE[task_split.manifest.task]
     net = custom_files.write("net.py", READ_BY_LOSSES) + ":Net"
     other_loss = {"name": other_name} | ({"log_input": False} if last == "exp" else {})
     found = []
     for loss, ends in (({"name": name}, {}), (other_loss, {"last": last})):
-        experiment = make_experiment(epochs=3, loss=loss, model={"name": net, **ends})
-        out = tmp_path / str(len(found))
-        train_here(Run("small", "cpu", experiment, cpu_host, task_split.folder, out))
-        model = out / records.MODEL
+        settings = {"epochs": 3, "loss": loss, "model": {"name": net, **ends}}
+        run = make_run(task_split.folder, tmp_path / str(len(found)), **settings)
+        train_here(run)
+        model = run.out / records.MODEL
         scores = evaluate("small", {"cpu": model}, task_split).evaluation.devices["cpu"].values
         accuracy = records.read_history(model)[-1].validation_accuracy
         found.append(scores | {"validation": accuracy or 0.0})

@@ -11,15 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import ONE_THREAD, Project, clone_project
 from mlflow import MlflowClient
-from services import mlflow_server
+from services import WARNS, mlflow_server
 
 from photofinish.tracking import sync
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.filterwarnings(
-        "ignore::ResourceWarning", "ignore:.*unpickl.*", "ignore::DeprecationWarning"
-    ),
+    WARNS,
 ]
 
 PARAMS: dict[str, Any] = {
@@ -79,7 +77,6 @@ def sync_in(project: Project) -> None:
     """Bring MLflow up to date in this process, which has imported it already."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project.root)
-        patch.delenv("DVC_ROOT", raising=False)
         for name in ("MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PATH"):
             patch.setenv(name, project.environment[name])
         sync.bring_up_to_date(5000)

@@ -18,7 +18,7 @@ import pytest
 from conftest import MakeExperiment
 from services import free_port
 from training_process import STAGE, ForkedProcess, Start
-from training_stage import TrainingStage, read_until, wait_for
+from training_stage import TrainingStage, read_until, runs, wait_for
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
@@ -86,10 +86,6 @@ def forked(stage: TrainingStage, *, is_warm: bool, **environment: str) -> Forked
     script = stage.folder / "rank.py"
     script.write_text(CHECKPOINT_EACH_EPOCH, encoding="utf-8")
     return stage.fork(Start(mlflow=is_warm, ranks=(str(script),)), **environment)
-
-
-def runs(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 @contextmanager

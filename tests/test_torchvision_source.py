@@ -115,7 +115,6 @@ def plan_of(source: str, root: Path | None, **settings: Any) -> DatasetPlan:
 @pytest.fixture(autouse=True)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
 
 
 @pytest.mark.parametrize(

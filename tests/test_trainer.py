@@ -92,6 +92,26 @@ def test_training_again_gives_the_same_bits_in_every_precision(
     assert_same_run(first, trained(trainer_of(network(), precision=precision)))
 
 
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        ("fp32", torch.float32),
+        ("tf32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+    ],
+)
+def test_steps_and_validation_compute_in_the_experiments_precision(
+    trainer_of: MakeTrainer, precision: str, dtype: torch.dtype
+) -> None:
+    trainer, seen = trainer_of(precision=precision, epochs=1), set()
+    trainer.network.register_forward_hook(
+        lambda network, _, outputs: seen.add((network.training, outputs.dtype))
+    )
+    trained(trainer)
+    assert seen == {(True, dtype), (False, dtype)}
+
+
 def trained_by_hand(
     network: nn.Module, optimizer: torch.optim.Optimizer, split: PackedSplit
 ) -> list[float]:

@@ -57,7 +57,6 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def download(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Download:
     """Download the weights of three experiments from an address, into a folder for each."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.setattr("torch.hub._hub_dir", str(published.parent.parent))
     weights = ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1
     plan = WeightsPlan(experiments={"scratch": None, "fine": SHUFFLENET, "finer": SHUFFLENET})
@@ -137,7 +136,6 @@ def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The hub's file, of a network for 1,000 classes of coloured images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("DVC_ROOT", raising=False)
     path = tmp_path / "hub/timm/resnet10t.c3_in1k/resolve/main/model.safetensors"
     path.parent.mkdir(parents=True)
     path.write_bytes(weights_of(timm.create_model("resnet10t")))

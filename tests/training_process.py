@@ -20,6 +20,7 @@ import warm_python
 from photofinish.tracking import client
 
 if TYPE_CHECKING:
+    from photofinish.results.measured import Measured
     from photofinish.runs.run import Run
 
 STAGE = Path(__file__).parent.parent / "stages" / "train.py"
@@ -85,18 +86,21 @@ def train_here(run: Run) -> None:
     train(run, CPU, World(CPU), client.NoTracker(), 0.0)
 
 
-def measure_here(run: Run, seconds: float = 0.1) -> None:
-    """Measure as the stage does, on the CPU in this process."""
+def measure_here(run: Run, seconds: float = 0.1) -> Measured:
+    """Measure as the stage does, on the CPU in this process. Return the record as written."""
     from photofinish.config.experiment import step_settings
     from photofinish.measure.measure import measure
-    from photofinish.results.measured import MEASURED_FOLDER, write_measured
+    from photofinish.results import measured as records
     from photofinish.training.torch_device import CPU
     from photofinish.training.world import World
 
     steps = replace(run, experiment=step_settings(run.experiment))
     measured = measure(steps, CPU, World(CPU), seconds, run.experiment.epochs, 0.0)
     assert measured
-    write_measured(run.out / MEASURED_FOLDER, measured)
+    records.write_measured(run.out / records.MEASURED_FOLDER, measured)
+    written = records.read_measured(run.out / records.MEASURED_FOLDER / records.MEASURED)
+    assert isinstance(written, records.Measured)
+    return written
 
 
 class ForkedProcess:

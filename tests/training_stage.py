@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import warm_python
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
@@ -116,6 +117,10 @@ def read_until(process: subprocess.Popen[str] | ForkedProcess, wanted: str) -> s
         if wanted in line:
             return seen
     raise AssertionError(f"it ended without saying {wanted!r}:\n{seen}")
+
+
+def runs(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def wait_for(condition: Callable[[], object]) -> float:

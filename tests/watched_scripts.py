@@ -45,6 +45,17 @@ def process_of(step_seconds: Sequence[float], device: str = "cpu", **changed: An
     return process
 
 
+def in_epochs(step_seconds: Sequence[float]) -> Process:
+    """Return a process with epochs of 20 steps, a block for each step."""
+    process, ended_at = process_of([]), 0.0
+    process.add({"kind": "loader", "loader": 0, "batches": 20, "workers": 0, "is_named": False})
+    for step, seconds in enumerate(step_seconds):
+        began = None if step % 20 else 0
+        process.add(block(ended_at, seconds, batches=1, loader=0, began_loader=began))
+        ended_at += seconds
+    return process
+
+
 def figures_of(process: Process | None) -> Figures:
     assert process
     figures = process.figures()
