@@ -1,8 +1,8 @@
 """Compare eight jobs on a quiet and a busy machine: `python -m benchmarks.busy`.
 
-Each job runs quietly first, then beside busy loops, all the time or in the middle of it. Of the
-same job the speed-up is 1, so 1 must lie in the interval between a busy run and the quiet one.
-`--loops` and `--jobs` choose a part; results stay in `--folder`, and all of them are summed up.
+Each job runs quietly first, then beside busy loops, all the time or in the middle of it. No sure
+answer may differ from the quiet run's, and an idle time that is known should be its time. `--loops`
+and `--jobs` choose a part; results stay in `--folder`, and all of them are summed up.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ import yaml
 
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import Decision, decide
-from photofinish.answer.fair_cpu import slowdown
 from photofinish.answer.result import Result
-from photofinish.answer.speedups import job_speedup
+from photofinish.answer.times import time_by_load
 from photofinish.results import records
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured import (
@@ -241,34 +240,32 @@ def _quiet_timings(project: Path, job: str) -> JobTimes:
     return _result(project / "runs" / "0" / job).timings
 
 
-def _decision(result: Result) -> Decision:
-    return decide(Comparison(result, None))
-
-
 def _sum_up(project: Path) -> None:
-    """Print a line for each run, how many intervals have the quiet ratio, and wrong answers."""
-    runs = inside = wrong = kept = 0
+    """Print a line for each run, how near the idle times are, and the wrong answers."""
+    runs = wrong = 0
+    off = []
     for folder in sorted((project / "runs").iterdir()):
         for out in sorted(folder.iterdir()):
             quiet, busy = _result(project / "runs" / "0" / out.name), _result(out)
-            answers = [_answers(_decision(result)) for result in (quiet, busy)]
-            interval = job_speedup(busy.timings, quiet.timings).interval or (0.0, 0.0)
-            ratio = busy.timings.total_seconds / quiet.timings.total_seconds
+            answers = [_answers(decide(Comparison(result, None))) for result in (quiet, busy)]
+            quiet_seconds = quiet.timings.whole_seconds
+            idle_seconds = time_by_load(busy.timings).idle_seconds
+            ratio = idle_seconds / quiet_seconds if idle_seconds else None
             if folder.name != "0":
                 runs += 1
-                inside += interval[0] <= 1 <= interval[1]
+                off += [max(ratio, 1 / ratio)] if ratio else []
                 wrong += any(
                     busy_answer in SURE and busy_answer != quiet_answer
                     for quiet_answer, busy_answer in zip(*answers, strict=True)
                 )
-                kept += answers[0] == answers[1]
+            idle = f"idle {ratio:.2f}x" if ratio else "idle not known"
             print(
-                f"{folder.name:>9} {out.name:8} {busy.timings.total_seconds:6.1f} s, "
-                f"{ratio:5.2f}x ({interval[0]:.2f} to {interval[1]:.2f}), "
-                f"slowed up to {slowdown(busy.timings):.2f}; {' / '.join(answers[1])}"
+                f"{folder.name:>9} {out.name:8} {busy.timings.whole_seconds:6.1f} s, "
+                f"{busy.timings.whole_seconds / quiet_seconds:5.2f}x, {idle}; "
+                f"{' / '.join(answers[1])}"
             )
-    print(f"{inside} of {runs} intervals have the quiet ratio; {wrong} sure answers were wrong; "
-          f"{kept} answers equal the quiet run's")  # fmt: skip
+    print(f"the idle time of {len(off)} of {runs} is known, within {max(off, default=1.0):.2f}; "
+          f"{wrong} sure answers were wrong")  # fmt: skip
 
 
 def _answers(decision: Decision) -> tuple[str, str]:

@@ -153,7 +153,8 @@ CASES: dict[str, tuple[Case, str, str]] = {
     ),
     "busy": (
         lambda jobs: pair_of(jobs.cpu(125.0, load=(BUSY,)), jobs.gpu(80.0)),
-        r"Can't tell yet: .* Machine 40% busy: wide\.",
+        r"Can't tell yet: {t} on the Some GPU, {t} as busy as now on the CPU: {n}x\..* "
+        r"Machine 40% busy\.",
         r"`photofinish run .*` when the machine is quiet \(at most {t}\)\.",
     ),
 }

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import FirstScriptSteps
-from photofinish.scripts.run_script import Limits, Watched, recording, watch
+from photofinish.scripts.run_script import Limits, NoStepsError, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
 from photofinish.scripts.script_record import files_of, measured_script, named_files
 
@@ -75,7 +76,11 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         def either(command: list[str], kind: str, **named: Any) -> Watched:
             if kind in runs:
                 return planted(runs[kind], startup_seconds.get(kind, 2.0))
-            return watch(command, kind=kind, **named)
+            try:
+                return replace(watch(command, kind=kind, **named), load=())  # a quiet machine
+            except NoStepsError as error:
+                quiet = replace(error.watched, load=())
+                raise NoStepsError(str(error), quiet) from None
 
         monkeypatch.setattr(ask_module, "watch", either)
 

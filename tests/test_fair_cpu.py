@@ -23,10 +23,10 @@ from result_files import (
 
 from photofinish.answer.decision import decide
 from photofinish.answer.diagnosis import diagnose
-from photofinish.answer.fair_cpu import SHARED_CACHES, fewer_threads, least_seconds, slowdown
+from photofinish.answer.fair_cpu import SHARED_CACHES, fewer_threads, least_epoch_seconds
 from photofinish.answer.result import Trained
 from photofinish.answer.speedups import job_speedup
-from photofinish.answer.times import job_time
+from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
@@ -89,59 +89,61 @@ ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
 
 
 @pytest.mark.parametrize(
-    ("changed", "factor"),
+    ("changed", "step_seconds"),
     [
-        ({"step_seconds": 0.001}, 100),
-        # One thread works for 16 ms, so two take 8 ms at least.
-        ({"tried_threads": ONE_THREAD}, 100 / 8 * SHARED_CACHES),
-        ({"tried_threads": ONE_THREAD, "threads": 1}, 100 / 16 * SHARED_CACHES),
-        ({"tried_threads": ONE_THREAD, "load": ()}, 1),
-        ({"loop_steps": loop(0.001, 0.05)}, 100 / 1),
-        ({"loop_steps": loop(0.05, 0.064)}, math.inf),
-        ({"loop_steps": loop(0.05, 0.064), "threads": 1}, 100 / 64 * SHARED_CACHES),
-        ({}, math.inf),
-        ({"load": (BUSY, QUIET)}, 2),
-        ({"threads": 1}, 2),
+        ({"step_seconds": 0.001}, 0.001),
+        ({"tried_threads": ONE_THREAD}, None),  # two threads wait for each other
+        ({"tried_threads": ONE_THREAD, "threads": 1}, 0.016 / SHARED_CACHES),
+        ({"loop_steps": loop(0.001, 0.05)}, 0.001),
+        ({"loop_steps": loop(0.05, 0.064)}, None),
+        ({"loop_steps": loop(0.05, 0.064), "threads": 1}, 0.064 / SHARED_CACHES),
+        ({}, None),
+        ({"threads": 1}, None),
     ],
 )
-def test_a_busy_run_was_slowed_by_no_more_than_its_work_leaves_open(
-    on_cpu: Any, changed: dict[str, Any], factor: float
+def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_time(
+    on_cpu: Any, changed: dict[str, Any], step_seconds: float | None
 ) -> None:
-    assert slowdown(on_cpu(**{"load": (BUSY, BUSY), **changed}).timings) == pytest.approx(factor)
+    run = on_cpu(**{"load": (BUSY,), **changed}).timings
+    expected = None if step_seconds is None else pytest.approx(38 * step_seconds)
+    assert least_epoch_seconds(run) == expected
+    quiet = run.model_copy(update={"load": ()})
+    assert time_by_load(quiet).busy == time_by_load(quiet).idle == job_time(quiet)
 
 
 @pytest.mark.parametrize(
-    ("loading", "factor"),
+    ("loading", "milliseconds"),
     [
-        ({"waiting": 0.001}, 100 / (8 / SHARED_CACHES + 1)),
-        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, 100 / (8 + 12) * SHARED_CACHES),
-        ({"waiting": 0.05}, 100 / (50 / 2)),  # workers load during the steps
+        ({"waiting": 0.001}, 16 / SHARED_CACHES + 1),
+        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, (16 + 12) / SHARED_CACHES),
+        ({"waiting": 0.05}, 50 / 2),  # workers load during the steps
     ],
 )
-def test_the_least_time_of_an_epoch_has_its_loading(
-    on_cpu: Any, loading: dict[str, float], factor: float
+def test_an_idle_machines_epoch_has_its_loading(
+    on_cpu: Any, loading: dict[str, float], milliseconds: float
 ) -> None:
     attribution = made_up_attribution(**{"batch_alone_cpu_seconds": None, **loading})
     if loading["waiting"] == 0.001:
         attribution = attribution.model_copy(update={"batch_alone_cpu_seconds": 0.5})
-    busy = {"load": (BUSY,), "measured_load": (BUSY,)}
+    busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
     run = on_cpu(**busy, tried_threads=ONE_THREAD, attribution=attribution)
-    assert slowdown(run.timings) == pytest.approx(factor)
+    assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)
 
 
-def test_the_interval_of_a_busy_run_reaches_down_to_the_quiet_one(on_cpu: Any) -> None:
-    quiet = on_cpu().timings.model_copy(update={"total_seconds": 2.5 + 5 * (38 * 0.009 + 0.01)})
-    cpu = on_cpu(load=(BUSY,), tried_threads=ONE_THREAD, startup_cpu_seconds=1.0)
+def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval(
+    on_cpu: Any,
+) -> None:
+    quiet = on_cpu().timings
+    cpu = on_cpu(load=(BUSY,), tried_threads=ONE_THREAD, startup_cpu_seconds=1.0, threads=1)
     passes_seconds = 22.0 - cpu.timings.once_seconds
-    least = 1.0 + passes_seconds * 8 / SHARED_CACHES / 100
-    assert least_seconds(cpu.timings) == pytest.approx(least)
-    assert 0.8 * least < job_time(cpu.timings).interval[0] < least
-    found = job_speedup(cpu.timings, quiet).interval
-    assert found
-    assert found[0] < least / quiet.whole_seconds
-    unknown = job_speedup(on_cpu(load=(BUSY,)).timings, quiet).interval
-    assert unknown
-    assert unknown[0] < found[0]  # nothing bounds how much its passes were slowed
+    idle_seconds = 1.0 + passes_seconds * 16 / SHARED_CACHES / 100
+    found = time_by_load(cpu.timings)
+    assert (found.busy.seconds, found.idle_seconds) == (22.0, pytest.approx(idle_seconds))
+    assert job_time(cpu.timings).interval == (0.0, math.inf)
+    assert job_speedup(cpu.timings, quiet).interval is None
+    unknown = time_by_load(on_cpu(load=(BUSY,)).timings)
+    assert unknown.idle_seconds is None
+    assert unknown.idle.interval == (0.0, unknown.busy.interval[1])  # they only make it longer
 
 
 def test_fewer_threads_that_are_faster_count_and_are_suggested(
@@ -221,16 +223,30 @@ def test_a_rented_gpu_is_not_worth_it_by_slow_kernels(on_cpu: Any) -> None:
     assert decide(slow).action.kind == "compare in fp32"
 
 
-def test_a_busy_run_makes_no_rented_gpu_worth_it(on_cpu: Any) -> None:
-    """A quiet machine takes 2 min, of which no GPU saves enough; this one took 22 min."""
-    cpu = on_cpu(
-        tried_threads=(tried(1, 0.2, cpu_seconds=0.016),),
-        operations=STEP,
-        load=(BUSY,),
-        startup_cpu_seconds=1.0,
-    )
-    epochs = tuple(replace(epoch, training_seconds=264.0) for epoch in cpu.timings.epochs)
-    slow = {"epochs": epochs, "total_seconds": 1323.0, "steps_per_epoch": 2640}
-    busy = pair_of(with_timings(cpu, **slow), settings=Comparing(accelerators=("T4",)))
-    quiet = pair_of(with_timings(cpu, **slow, load=()), settings=busy.settings)
-    assert (decide(quiet).answer, decide(busy).answer) == ("Probably yes", "Can't tell")
+@pytest.mark.parametrize(
+    ("seconds", "threads", "word", "here"),
+    [
+        (1323.0, 1, "Can't tell", "22 min as busy as now (3 min when idle)"),
+        (1323.0, 2, "Can't tell", "22 min as busy as now"),
+        (13230.0, 1, "Probably yes", "3.7 h as busy as now (29 min when idle)"),
+        (400.0, 1, "No", "6.7 min as busy as now (54 s when idle)"),
+        (400.0, 2, "No", "6.7 min as busy as now"),  # idle it is only shorter
+    ],
+)
+def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
+    on_cpu: Any, seconds: float, threads: int, word: str, here: str
+) -> None:
+    """A step takes one thread 16 ms without the other programs, and took it 100."""
+    known = {"tried_threads": ONE_THREAD, "operations": STEP, "threads": threads}
+    cpu = on_cpu(**known, load=(BUSY,), startup_cpu_seconds=1.0)
+    each = (seconds - 3.0) / 5
+    epochs = tuple(replace(epoch, training_seconds=each) for epoch in cpu.timings.epochs)
+    slow = {"epochs": epochs, "total_seconds": seconds, "steps_per_epoch": round(10 * each)}
+    settings = Comparing(accelerators=("T4",))
+    found = verdict(pair_of(with_timings(cpu, **slow), settings=settings))
+    assert found.decision.answer == word
+    assert here in found.answer
+    assert not found.answer.split(here)[1].startswith(" (")
+    assert ("when the machine is quiet" in found.action) is (word == "Can't tell")
+    quiet = with_timings(cpu, **slow, load=())
+    assert " as busy as now" not in verdict(pair_of(quiet, settings=settings)).answer

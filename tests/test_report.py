@@ -174,7 +174,7 @@ def test_the_page_has_the_three_speed_ups_with_their_intervals_and_where_models_
     assert [row[1:5] for row in rows] == [
         ["20 ms", "10 ms", "2.0x", "1.67 to 2.4"],
         ["3 s", "500 ms", "6.0x", "5.0 to 7.2"],
-        ["30 s", "20 s", "1.50x", "1.25 to 1.80"],
+        ["30 s", "20 s", "1.50x", "1.24 to 1.81"],
     ]
     verdicts = Page(tmp_path).column("Is it the same model?", "verdict")
     assert verdicts["initial weights"] == "different"

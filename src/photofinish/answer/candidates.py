@@ -142,11 +142,13 @@ class Worth:
     answer: Answer
     reason: Reason | None
     here: UncertainTime
-    """Time on the CPU."""
+    """Time on the CPU, as busy as it was."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
+    idle_seconds: float | None = None
+    """Time on the CPU when it is idle, if it was busy and this is known."""
     interval: Interval | None = None
-    """Interval that contains the speed-up in 9 of 10 cases."""
+    """Interval that contains the speed-up in 9 of 10 cases. None if a machine was busy."""
     of_gpu: bool = False
     """True if the reason is about the GPU's job, False if it is about the CPU's."""
     limit: float = math.inf
@@ -170,6 +172,12 @@ class Worth:
     @property
     def speedup(self) -> float | None:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
+
+    @property
+    def most_here_seconds(self) -> float:
+        """Longest time on the CPU. As busy as it was it has no interval, and idle it takes less."""
+        most_seconds = self.here.interval[1]
+        return most_seconds if math.isfinite(most_seconds) else self.here.seconds
 
     @property
     def is_elsewhere(self) -> bool:

@@ -131,7 +131,7 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
 
 def _may_pay(bound: Worth, rented: Worth) -> bool:
     """Return True if the fastest GPU within a bound saves the minutes that are asked, if any."""
-    most_seconds = rented.here.interval[1] * (1 - 1 / bound.limit)
+    most_seconds = rented.most_here_seconds * (1 - 1 / bound.limit)
     return 0 < rented.terms.least_seconds <= most_seconds
 
 

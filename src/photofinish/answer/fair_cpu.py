@@ -1,9 +1,8 @@
-"""Lower bounds of a run's times on a quiet machine, and times with fewer threads.
+"""Times of a busy run on an idle machine, and times with fewer threads.
 
 Other programs can only make a run longer. The quickest of many short steps on the CPU are as fast
-as on a quiet machine. A longer step loses a core to another program before it ends, and OpenMP's
-threads then spin for each other. So the step's work is measured as the CPU time of a single thread.
-Divided by the number of threads, this is the least time of a step.
+as on an idle machine. A longer step loses a core to another program before it ends, so it is known
+by its CPU time, and only with a single thread: OpenMP's threads spin for each other.
 """
 
 from __future__ import annotations
@@ -41,38 +40,27 @@ PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
-def least_seconds(run: JobTimes) -> float:
-    """Return the least time of the job: without interruptions, on a quiet machine.
+def fair_seconds(run: JobTimes) -> float:
+    """Return the least time of the job as it ran: without interruptions, on fair settings.
 
     If fewer threads were faster, it uses them. With slow kernels, it computes in fp32.
     """
     # Without the interruptions, a resumed training would have started only once.
     once_seconds = run.once_seconds - run.interruptions * run.startup_seconds
-    if run.busy:
-        after_seconds = (once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
-        once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
     fair = [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]
     saved_seconds = run.whole_seconds - min(fair, default=run.whole_seconds)
-    passes_seconds = run.passes_seconds / slowdown(run) - saved_seconds
-    return max(0.0, once_seconds) + max(0.0, passes_seconds)
+    return max(0.0, once_seconds) + max(0.0, run.passes_seconds - saved_seconds)
 
 
-def slowdown(run: JobTimes) -> float:
-    """Return the factor by which other programs may have slowed a run, or 1 on a quiet machine.
-
-    It is infinite if neither the steps nor quiet windows bound it: OpenMP's threads may have spun.
-    """
-    if not run.busy:
-        return 1.0
-    if not isinstance(run.host, CpuTarget):
-        return slowdown_of_a_thread(run.load)
-    if least := least_epoch_seconds(run):
-        return max(1.0, statistics.fmean(run.epoch_seconds) / least)
-    if run.host.threads == 1:
-        return slowdown_of_a_thread(run.load)
-    passed = sum(window.wall_seconds for window in run.load)
-    quiet = sum(window.wall_seconds for window in run.load if not load_warnings([window]))
-    return max(passed / quiet, slowdown_of_a_thread(run.load)) if quiet else math.inf
+def idle_seconds(run: JobTimes) -> float | None:
+    """Return the job's time without the other programs of a busy machine, or None if unknown."""
+    least_seconds = least_epoch_seconds(run)
+    if least_seconds is None:
+        return None
+    after_seconds = (run.once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
+    once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
+    faster = min(1.0, least_seconds / statistics.fmean(run.epoch_seconds))
+    return once_seconds + faster * run.passes_seconds
 
 
 def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:
@@ -88,7 +76,7 @@ def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:
 
 
 def least_epoch_seconds(run: JobTimes) -> float | None:
-    """Return the least time of a training pass on a quiet machine, or None if unknown."""
+    """Return the least time of a training pass on an idle machine, or None if unknown."""
     step_seconds = least_step_seconds(run)
     if step_seconds is None or run.steps_per_epoch is None:
         return None
@@ -100,29 +88,25 @@ def least_epoch_seconds(run: JobTimes) -> float | None:
 
 
 def least_step_seconds(run: JobTimes) -> float | None:
-    """Return the least time of a step on a quiet machine, or None if unknown.
+    """Return the least time of a step on an idle machine, or None if unknown.
 
-    A script's step includes the wait for its batch. With several threads, only a script's short
-    steps are known, because it can't be run with other numbers of threads.
+    A script's step includes the wait for its batch. With several threads, only short steps are
+    known: other programs make the threads of a longer one wait for each other.
     """
-    host = run.host
-    if not isinstance(host, CpuTarget):
+    if not isinstance(run.host, CpuTarget):
         return None
+    tried = {each.threads: each for each in run.tried_threads}
+    quickest_seconds, cpu_seconds = math.inf, None
     if run.loop_steps:
-        if run.loop_steps.quickest_seconds <= SLICE_SECONDS:
-            return run.loop_steps.quickest_seconds
-        if host.threads == 1 and run.loop_steps.cpu_seconds:
-            return run.loop_steps.cpu_seconds / SHARED_CACHES
-        return None
+        quickest_seconds, cpu_seconds = run.loop_steps.quickest_seconds, run.loop_steps.cpu_seconds
+    elif tried and 1 in tried:
+        cpu_seconds = _quickest(tried[1].cpu_seconds)
     steps = run.attribution.same_batch if run.attribution else run.steady_state
     if steps and steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
-        quickest_seconds = _quickest(steps.sample_seconds)
-        if quickest_seconds <= SLICE_SECONDS:
-            return quickest_seconds
-    for tried in run.tried_threads:
-        if tried.threads == 1:
-            return _quickest(tried.cpu_seconds) / host.threads / SHARED_CACHES
-    return None
+        quickest_seconds = min(quickest_seconds, _quickest(steps.sample_seconds))
+    if quickest_seconds <= SLICE_SECONDS:
+        return quickest_seconds
+    return cpu_seconds / SHARED_CACHES if run.host.threads == 1 and cpu_seconds else None
 
 
 def least_batch_seconds(run: JobTimes) -> float:

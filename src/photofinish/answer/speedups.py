@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.answer.fair_cpu import slowdown
 from photofinish.answer.times import job_time, mean_time, training_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mean
 from photofinish.results.job_times import JobTimes
@@ -24,7 +23,7 @@ class Speedup:
     ratio: float
     """CPU's time divided by the device's time: 2 means half the time."""
     interval: Interval | None
-    """None if a device has a single value."""
+    """None if a device has a single value, or if its machine was busy."""
 
     @property
     def is_faster(self) -> bool | None:
@@ -65,26 +64,28 @@ class BreakEvenEpochs:
     epochs: float
     """0 if the GPU starts no later and is no slower, infinite if it never catches up."""
     interval: Interval | None
-    """Numbers of epochs with which the GPU's time may be the CPU's, or None by a single epoch."""
+    """Numbers of epochs with which the GPU's time may be the CPU's.
+
+    None by a single epoch, or if a machine was busy.
+    """
 
 
 def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
     """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
-    errors = [(run, error_of_mean(run.pass_seconds), slowdown(run)) for run in (cpu, gpu)]
+    errors = [(run, error_of_mean(run.pass_seconds)) for run in (cpu, gpu)]
 
     def speedup(epochs: float) -> tuple[float, float, float]:
         """Return the speed-up of a job of so many epochs, between the ends of its interval."""
         times = []
-        for run, of_mean, factor in errors:
+        for run, of_mean in errors:
             passes_seconds = epochs * run.passes_seconds / run.planned_epochs
-            time = training_time(run, run.startup_seconds, passes_seconds, of_mean)
-            times.append(time.reaching(time.seconds / factor))
+            times.append(training_time(run, run.startup_seconds, passes_seconds, of_mean))
         on_cpu, on_gpu = times
         low, high = on_cpu.over(on_gpu)
         return low, on_cpu.seconds / on_gpu.seconds, high
 
     most, epochs, fewest = (_least(speedup, end) for end in range(3))
-    is_known = all(math.isfinite(of_mean) for _, of_mean, _ in errors)
+    is_known = all(math.isfinite(of_mean) and not run.busy for run, of_mean in errors)
     return BreakEvenEpochs(epochs, (fewest, most) if is_known else None)
 
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from photofinish.answer.fair_cpu import least_seconds, slowdown
-from photofinish.answer.uncertainty import MACHINE, ONCE, Interval, UncertainTime, error_of_mean
+from photofinish.answer.fair_cpu import fair_seconds, idle_seconds
+from photofinish.answer.uncertainty import (
+    MACHINE,
+    ONCE,
+    Interval,
+    UncertainTime,
+    error_of_mean,
+    total,
+)
 from photofinish.results.job_times import JobTimes
 
 
@@ -16,8 +24,55 @@ def job_interval(run: JobTimes) -> Interval:
     return job_time(run).interval
 
 
+@dataclass(frozen=True)
+class ByLoad:
+    """Times of a job in a run that comes, as busy as the machine was, and on an idle one."""
+
+    busy: UncertainTime
+    idle: UncertainTime
+    """The same on a quiet machine."""
+    is_known: bool = True
+    """False if nobody knows the idle machine's time, whose low end is then open."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.busy != self.idle
+
+    @property
+    def shown(self) -> UncertainTime:
+        """Time as busy as now, without an interval unless the machine was quiet."""
+        unknown = UncertainTime(self.busy.seconds, math.inf, math.inf)
+        return unknown if self.is_busy else self.busy
+
+    @property
+    def idle_seconds(self) -> float | None:
+        """Time on an idle machine, if it was busy and this is known."""
+        return self.idle.seconds if self.is_busy and self.is_known else None
+
+
+def time_by_load(run: JobTimes, *, with_seeds: bool = False) -> ByLoad:
+    """Return the times of the whole job."""
+    time = _as_measured(run, with_seeds=with_seeds)
+    if not run.busy:
+        return ByLoad(time, time)
+    seconds = idle_seconds(run)
+    if seconds is None:
+        return ByLoad(time, time.reaching(0.0), is_known=False)
+    return ByLoad(time, replace(time, seconds=time.seconds * seconds / run.whole_seconds))
+
+
+def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
+    """Return the time of all jobs of a sweep."""
+    busy, idle = total([each.busy for each in times]), total([each.idle for each in times])
+    return ByLoad(busy, idle, all(each.is_known for each in times))
+
+
 def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
-    """Return the time of the whole job in a run that comes, or on a quiet machine."""
+    """Return the time of the whole job, without an interval on a busy machine."""
+    return time_by_load(run, with_seeds=with_seeds).shown
+
+
+def _as_measured(run: JobTimes, *, with_seeds: bool) -> UncertainTime:
     passes_seconds = run.passes_seconds + (run.seeds_seconds if with_seeds else 0.0)
     if run.is_bound:
         return UncertainTime(run.once_seconds + passes_seconds, slower=math.inf)
@@ -25,7 +80,7 @@ def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
     if run.may_stop_early:
         timed_share = 1 - run.untimed_epochs / run.planned_epochs
         time = time.reaching(run.once_seconds + timed_share * passes_seconds)
-    return time.reaching(time.seconds * least_seconds(run) / run.whole_seconds)
+    return time.reaching(time.seconds * fair_seconds(run) / run.whole_seconds)
 
 
 def training_time(
@@ -51,6 +106,6 @@ def error_of_passes(run: JobTimes) -> float:
 
 
 def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
-    """Return the mean of a run's steps or epochs in another process, or on a quiet machine."""
-    time = UncertainTime(statistics.fmean(values), machine=MACHINE).off_by(error_of_mean(values))
-    return time.reaching(time.seconds / slowdown(run))
+    """Return the mean of a run's steps or epochs. On a busy machine it has no interval."""
+    error = math.inf if run.busy else error_of_mean(values)
+    return UncertainTime(statistics.fmean(values), machine=MACHINE).off_by(error)

@@ -5,7 +5,7 @@ A machine is rented once for all seeds of an experiment and all experiments of a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from photofinish.answer.candidates import (
@@ -20,8 +20,8 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import Interval, UncertainTime, total
+from photofinish.answer.times import ByLoad, time_by_load, total_by_load
+from photofinish.answer.uncertainty import Interval, UncertainTime
 from photofinish.config.compare import accelerators
 
 _REASONS: dict[Cause, Reason] = {
@@ -46,8 +46,9 @@ def measured(pair: Comparison) -> Worth | None:
     if pair.compared is None or pair.gpu is None:
         return None
     timings = pair.gpu.timings
-    cpu, gpu = job_time(pair.cpu.timings), job_time(timings)
-    answer = _by_interval(cpu.over(gpu), 1.0, "Yes")
+    here, there = time_by_load(pair.cpu.timings), time_by_load(timings)
+    ratios = here.busy.over(there.busy), here.idle.over(there.idle)
+    answer = _common(_by_interval(ratio, 1.0, "Yes") for ratio in ratios)
     of_gpu = answer == "No"
     diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
     main = diagnoses[0].likely or diagnoses[0].cause if diagnoses else None
@@ -55,11 +56,18 @@ def measured(pair: Comparison) -> Worth | None:
         "the GPU here",
         answer,
         _REASONS.get(main) if main else None,
-        cpu,
-        Candidate(short_name(timings.device_name), "measured", gpu, timings=timings),
-        cpu.over(gpu),
+        here.shown,
+        Candidate(short_name(timings.device_name), "measured", there.shown, timings=timings),
+        here.idle_seconds,
+        None if here.is_busy or there.is_busy else ratios[0],
         of_gpu,
     )
+
+
+def _common(words: Iterable[Answer]) -> Answer:
+    """Return the word for a machine as busy as it was and for an idle one, if it is the same."""
+    first, other = words
+    return first if first == other else "Can't tell"
 
 
 def _by_interval(interval: Interval, limit: float, yes: Answer) -> Answer:
@@ -80,17 +88,19 @@ def of_rented(here: UncertainTime, there: UncertainTime, terms: GpuTerms) -> Ans
 
 def bounded(pair: Comparison) -> Worth | None:
     """Answer No if no GPU can make the job much faster, else return None."""
-    limit = pair.bounds.job.at_most
+    limit, here = pair.bounds.job.at_most, time_by_load(pair.cpu.timings)
     if limit >= pair.settings.worth_it:
         return None
     reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
-    return Worth("any GPU", "No", reason, job_time(pair.cpu.timings), limit=limit)
+    return Worth("any GPU", "No", reason, here.shown, idle_seconds=here.idle_seconds, limit=limit)
 
 
 def not_estimated(pair: Comparison) -> Worth:
     """Return the answer if nothing is known of a GPU."""
-    here = job_time(pair.cpu.timings)
-    return Worth("any GPU", "Can't tell", "no estimate", here, limit=pair.bounds.job.at_most)
+    limit, here = pair.bounds.job.at_most, time_by_load(pair.cpu.timings)
+    idle_seconds = here.idle_seconds
+    word: Answer = "Can't tell"
+    return Worth("any GPU", word, "no estimate", here.shown, idle_seconds=idle_seconds, limit=limit)
 
 
 def loads_longer_than_it_starts(pair: Comparison) -> bool:
@@ -108,41 +118,56 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
         # Of all GPUs, one that can't be rented is only shown, unless the user has a record of it.
         known = [each for each in found if each.terms.is_rented or each.basis == "recorded"]
         found = known or found
-    cpu = total([job_time(pair.cpu.timings, with_seeds=True) for pair in sweep])
+    here = total_by_load([time_by_load(pair.cpu.timings, with_seeds=True) for pair in sweep])
     if found:
-        return _by_candidates(cpu, found, len(sweep))
+        return _by_candidates(here, found, len(sweep))
     every = [terms_of(name, settings) for name in settings.accelerators]
     terms = min(every, key=lambda each: each.least_seconds)
-    is_short = cpu.interval[1] <= terms.least_seconds
+    is_short = here.busy.interval[1] <= terms.least_seconds
     return Worth(
         "renting" if terms.is_rented else "using",
         "No" if is_short else "Can't tell",
         "too short" if is_short else "not known",
-        cpu,
+        here.shown,
+        idle_seconds=here.idle_seconds,
         terms=terms,
         jobs=len(sweep),
     )
 
 
-def _by_candidates(cpu: UncertainTime, found: Sequence[Candidate], jobs: int) -> Worth:
+def _by_candidates(here: ByLoad, found: Sequence[Candidate], jobs: int) -> Worth:
     """Decide by the cheapest GPU with the best answer."""
-
-    words = {gpu.name: of_rented(cpu, gpu.time, gpu.terms) for gpu in found}
+    words = {}
+    for gpu in found:
+        by_load = (of_rented(cpu, gpu.time, gpu.terms) for cpu in (here.busy, here.idle))
+        words[gpu.name] = _common(by_load)
     best = min(found, key=lambda gpu: (_RANKS[words[gpu.name]], gpu.value))
-    answer, saved = words[best.name], cpu.minus(best.time)
-    reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
+    answer = words[best.name]
+    saves = here.busy.minus(best.time)[0] > 0
+    reason: Reason = "saves too little" if saves else "saves nothing"
     if answer != "No":
         reason = "saves enough" if answer == "Probably yes" else "may save enough"
-    return Worth(
+    worth = Worth(
         "renting" if best.terms.is_rented else "using",
         answer,
         reason,
-        cpu,
+        here.shown,
         best,
-        cpu.over(best.time),
         terms=best.terms,
         jobs=jobs,
-        saved=saved,
+    )
+    return _of(worth, here, best)
+
+
+def _of(worth: Worth, here: ByLoad, gpu: Candidate) -> Worth:
+    """Return an answer with these times here and on a GPU."""
+    return replace(
+        worth,
+        here=here.shown,
+        gpu=gpu,
+        idle_seconds=here.idle_seconds,
+        interval=None if here.is_busy else here.busy.over(gpu.time),
+        saved=here.shown.minus(gpu.time),
     )
 
 
@@ -150,12 +175,11 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     """Return the answer with the times of one training instead of all seeds and the sweep."""
     if not worth.is_elsewhere:
         return worth
-    here, gpu = job_time(pair.cpu.timings), worth.gpu
-    if gpu is None:
-        return replace(worth, here=here)
-    own = next(each for each in candidates(pair) if each.name == gpu.name)
-    interval, saved = here.over(own.time), here.minus(own.time)
-    return replace(worth, here=here, gpu=own, interval=interval, saved=saved)
+    here = time_by_load(pair.cpu.timings)
+    if worth.gpu is None:
+        return replace(worth, here=here.shown, idle_seconds=here.idle_seconds)
+    own = next(each for each in candidates(pair) if each.name == worth.gpu.name)
+    return _of(worth, here, own)
 
 
 def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:

@@ -39,7 +39,9 @@ class Number(Record):
         """Return a number, or None if it is not known. JSON has no infinity."""
         if value is None or not math.isfinite(value):
             return None
-        low, high = (end if math.isfinite(end) else None for end in interval or (math.nan,) * 2)
+        if interval is None or interval == (0.0, math.inf):
+            return cls(value=value)
+        low, high = (end if math.isfinite(end) else None for end in interval)
         return cls(value=value, low=low, high=high)
 
 

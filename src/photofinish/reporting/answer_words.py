@@ -54,7 +54,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         start=say("its start") if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
-        most=max(0.0, worth.here.interval[1] - worth.terms.start_seconds),
+        most=max(0.0, worth.most_here_seconds - worth.terms.start_seconds),
         gained=_gained(worth),
         cost=cost_text(worth.gpu) if worth.gpu else "",
         cause=cause_text(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
@@ -62,8 +62,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
     )
     if any(run.timings.busy for run in pair.trained):
         share = max(share_of_others(run.timings.load) for run in pair.trained)
-        wide = "wide" if worth.answer == "Can't tell" else ""
-        text = say("with busy", answer=text, share=share, wide=wide)
+        text = say("with busy", answer=text, share=share)
     return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
 
 
@@ -87,7 +86,7 @@ def _kind(worth: Worth) -> str:
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.here.interval[1] > worth.terms.start_seconds
+        gains = worth.most_here_seconds > worth.terms.start_seconds
         return "too short to rent" if gains else "shorter than a start"
     kinds = {"Probably yes": "worth it", "No": "not worth it", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
@@ -128,14 +127,18 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     time, is_measured = seconds(value), not timings.untimed_epochs
     # The ends of a gain come from those of the time here.
     has_ends = _kind(worth) in ("too short to rent", "close call", "can't tell")
-    if is_measured and has_ends and not is_wide(interval):
+    idle = say("when idle", idle=worth.idle_seconds) if worth.idle_seconds else ""
+    if timings.busy:
+        time = say("busy here", busy=value, idle=idle if is_measured or worth.jobs > 1 else "")
+    elif is_measured and has_ends and not is_wide(interval):
         time = span(value, interval)
     if worth.jobs > 1:
-        time = time if is_measured else f"~{span(value, interval)}"
-        return say("all of a sweep", here=time, jobs=worth.jobs)
+        time = time if is_measured or timings.busy else span(value, interval)
+        return say("all of a sweep", here=f"{'~' * (not is_measured)}{time}", jobs=worth.jobs)
     if not is_measured:
         ends = "-".join(dict.fromkeys(ends_in_unit(value, interval)))
         known = say("unsure") if is_wide(interval) else ends
+        known = idle if timings.busy else known
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
@@ -154,11 +157,11 @@ def there_text(worth: Worth, *, with_start: bool = False) -> str:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
+    timings = worth.gpu.timings
+    if worth.about == "the GPU here" and timings and (timings.busy or not is_wide(interval)):
+        return f"{'~' * bool(timings.untimed_epochs)}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
-    if worth.about == "the GPU here":
-        timings = worth.gpu.timings
-        return f"{'~' * bool(timings and timings.untimed_epochs)}{seconds(value)}"
     return _marked(span(value, interval), worth)
 
 
@@ -168,8 +171,10 @@ def _marked(text: str, worth: Worth) -> str:
 
 
 def speedup_text(worth: Worth) -> str:
-    if worth.speedup is None or worth.interval is None:
+    if worth.speedup is None:
         return say("wide")
+    if worth.interval is None:
+        return factor(worth.speedup)
     if is_wide(worth.interval):
         least, _ = worth.interval
         return say("at least", least=factor(least)) if least > 1 else say("wide")
@@ -179,7 +184,7 @@ def speedup_text(worth: Worth) -> str:
 def _gained(worth: Worth) -> str:
     """Return what a run gains after the machine's start, or an empty text if that is a loss."""
     low, high = worth.gained
-    if worth.answer == "Close call":
+    if worth.answer == "Close call" and math.isfinite(high):
         return between((low, high))
     return f"~{seconds(worth.gained_seconds)}" if worth.gpu and worth.gained_seconds > 0 else ""
 
@@ -196,6 +201,8 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
     if worth.about == "the GPU here":
         return cause_text(pair, worth)
+    if pair.cpu.timings.busy and worth.gpu:
+        return ""
     if worth.gpu:
         low, high = worth.gained
         if not math.isfinite(high):

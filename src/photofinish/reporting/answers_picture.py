@@ -95,6 +95,8 @@ def _bar(
     axes.barh(y, start - left, left=left, height=_BAR * 0.8, color=_START_COLOUR)
     rest = max(0.0, whole_seconds - start)
     axes.barh(y, rest, left=start, height=_BAR * 0.8, color=DEVICE_COLOURS[device])
+    if not math.isfinite(interval[1]):
+        return
     low, high = max(left, interval[0]), min(interval[1], MOST_WIDTH * whole_seconds)
     axes.plot([low, high], [y, y], color=INK, linewidth=1)
     for end in (low, high):

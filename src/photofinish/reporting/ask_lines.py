@@ -67,7 +67,7 @@ def repaid_line(hour: JobAnswer) -> str | None:
     if saved_seconds <= 0:
         return say("never repaid", gpu=gpu_words(worth))
     after = worth.terms.start_seconds * worth.here.seconds / saved_seconds
-    never = "never" if worth.saved[0] <= 0 else ""
+    never = "never" if worth.interval and worth.saved[0] <= 0 else ""
     return say("start repaid", worth=worth, gpu=gpu_words(worth), after=after, never=never)
 
 

@@ -29,12 +29,14 @@ def caution(timings: JobTimes) -> str:
     """Return a caution about a training that was timed in part, as by a time limit."""
     (low, high), (done, _, unit) = job_interval(timings), timings.timed
     is_trained = unit == "epoch"  # else it was a sample of steps
+    ends = say("unsure") if is_wide((low, high)) else ""
+    ends = say("as busy as now") if timings.busy else ends
     return say(
         "time limit",
         it=timings,
         timed=timed_text(timings),
         limit="`time_limit`" if is_trained else "",
-        ends=say("unsure") if is_wide((low, high)) else f"{seconds(low)} to {seconds(high)}",
+        ends=ends or f"{seconds(low)} to {seconds(high)}",
         early=early(timings),
         done=counted(round(done), unit) if is_trained else "",
     )

@@ -15,7 +15,8 @@ from photofinish.wording import seconds
 def job_line(measured: Measured, job: Experiment) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s), without ...`."""
     times = experiment_job(measured, job)
-    spread, (low, high) = "by one part of it", job_time(times, with_seeds=True).interval
+    low, high = job_time(times, with_seeds=True).interval
+    spread = "as busy as now" if times.busy else "by one part of it"
     if math.isfinite(high):
         spread = f"{seconds(low)} to {seconds(high)}"
     return say(
