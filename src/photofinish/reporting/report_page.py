@@ -11,7 +11,6 @@ from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.grid import grid
-from photofinish.answer.remedies import Remedy
 from photofinish.reporting import tables
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import headline, legend
@@ -22,7 +21,6 @@ from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
-from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
 
 if TYPE_CHECKING:
@@ -159,7 +157,11 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     ]
     drawn, left_out = _pictures_of(pair, answer.decision)
     suggestions = [
-        _suggestion(pair.experiment, each, found.run.timings)
+        (
+            remedy_line(each),
+            prediction(each, found.run.timings),
+            "\n".join(commands(pair.experiment, each)),
+        )
         for found in diagnoses
         for each in found.remedies
     ]
@@ -173,8 +175,3 @@ def _pictures_of(pair: Comparison, decision: Decision) -> tuple[list[Picture], l
     from photofinish.reporting.job_pictures import job_pictures
 
     return job_pictures(pair, decision)
-
-
-def _suggestion(experiment: str, remedy: Remedy, times: JobTimes) -> tuple[str, str, str]:
-    tries = "\n".join(commands(experiment, remedy))
-    return remedy_line(remedy), prediction(remedy, times), tries
