@@ -13,6 +13,7 @@ from photofinish.answer.candidates import (
     Candidate,
     Reason,
     Worth,
+    by_data_sheets,
     candidates,
     for_all,
     short_name,
@@ -125,11 +126,13 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 
 
 def _by_candidates(cpu: UncertainTime, found: Sequence[Candidate], jobs: int) -> Worth:
-    """Decide by the cheapest GPU with the best answer."""
+    """Decide by the cheapest GPU with the best answer, by its own time, then by data sheets."""
 
-    words = {gpu.name: of_rented(cpu, gpu.time, gpu.terms) for gpu in found}
-    best = min(found, key=lambda gpu: (_RANKS[words[gpu.name]], gpu.value))
-    answer, saved = words[best.name], cpu.minus(best.time)
+    def key(gpus: tuple[Candidate, Candidate]) -> tuple[list[int], tuple[bool, float, float]]:
+        return [_RANKS[of_rented(cpu, gpu.time, gpu.terms)] for gpu in gpus], gpus[1].value
+
+    best, _ = min(zip(found, by_data_sheets(found), strict=True), key=key)
+    answer, saved = of_rented(cpu, best.time, best.terms), cpu.minus(best.time)
     reason: Reason = "saves too little" if saved[0] > 0 else "saves nothing"
     if answer != "No":
         reason = "saves enough" if answer == "Probably yes" else "may save enough"
