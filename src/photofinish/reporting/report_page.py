@@ -84,6 +84,7 @@ def page_of(
     summary = summary_of(decisions)
     answers = _answers(pairs, verdicts, summary, overview)
     experiments = [pair for pair in pairs if pair.cpu.settings]
+    recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
     html = template("report.html.j2").render(
         summary=summary,
         legend=answers.legend,
@@ -91,7 +92,7 @@ def page_of(
         verdicts=verdicts[:MOST_SHOWN],
         reasons=_reasons(verdicts),
         is_compared=any(pair.gpu for pair in experiments),
-        records=_records(pairs),
+        records=say("records", gpus=sorted(recorded)) if recorded else "",
         headline=headline,
         overview=overview,
         pictures=drawn,
@@ -138,13 +139,6 @@ def _answers(
 def _reasons(verdicts: list[Verdict]) -> list[str]:
     """Return the different reasons why there was no GPU."""
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
-
-
-def _records(pairs: Sequence[Comparison]) -> str:
-    """Return a sentence on the GPUs of other machines' records, or an empty text."""
-    records = [each for pair in pairs for each in pair.gpus_elsewhere]
-    gpus = {short_name(hardware("gpu", each)) for each in records}
-    return say("records", gpus=sorted(gpus)) if gpus else ""
 
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
