@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +22,7 @@ from result_files import (
     write_scores,
 )
 
+from photofinish.answer.candidates import candidates
 from photofinish.answer.comparison import equal_losses, same_steps
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_interval
@@ -156,6 +158,25 @@ def test_a_recorded_gpu_counts_as_many_seeds_as_the_job(
     times = record.timings
     expected = times.whole_seconds + (seeds_here - 1) * times.passes_seconds
     assert worth.gpu.time.seconds == pytest.approx(expected)
+
+
+def test_a_gpu_that_several_machines_recorded_has_the_median_time_and_a_hosts_error(
+    here: list[DeviceResult], make_result: MakeResult, gpu_elsewhere: Trained
+) -> None:
+    name, records = gpu_elsewhere.timings.device_name, []
+    for number, seconds in enumerate((2.0, 1.0, 0.5, 1.4)):
+        epoch_seconds = (seconds,) * 5
+        gpu = trained(make_result, device="gpu", epoch_seconds=epoch_seconds, device_name=name)
+        records.append(recorded(gpu, f"machine-{number}"))
+    whole_seconds = [record.timings.whole_seconds for record in records]
+    for count in (1, 2, 3, 4):
+        (pair,) = paired(here, None, records[:count])
+        (found,) = (gpu for gpu in candidates(pair) if gpu.basis == "recorded")
+        assert found.time.seconds == pytest.approx(statistics.median(whole_seconds[:count]))
+        # Hosts whose speeds differ by 15 % take up to 1.42 times as long, in nine of ten pairs.
+        low_seconds, high_seconds = found.time.interval
+        assert low_seconds < found.time.seconds / 1.42
+        assert high_seconds > found.time.seconds * 1.42
 
 
 def test_a_record_of_another_seed_shows_times_and_no_score(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import linear_regression, median
 from typing import Literal, NamedTuple
 
 from photofinish.answer.comparison import Comparison
@@ -31,6 +33,12 @@ Reason = Literal[
 ]  # fmt: skip
 MOST_RUNS, WIDEST_RUNS = 100, 10
 """Largest number of runs that an answer names, and ratio of two, by hand. Others help nobody."""
+_OTHER_HOST = math.log(1.35)
+"""Error of another host's record, by hand: with two runs' own, right if hosts differ by 15 %.
+
+Published speeds of one GPU and network differ by 1.01 to 1.1 where the GPU decides, and nine in ten
+pairs of steps that launching decides by up to 2.1. If it is too small, intervals miss other hosts.
+"""
 
 
 @dataclass(frozen=True)
@@ -75,27 +83,29 @@ class Candidate:
 
 
 def candidates(pair: Comparison) -> list[Candidate]:
-    """Return the GPUs that another machine recorded, then those that are only estimated.
+    """Return the GPUs that another machine recorded, and those that are only estimated.
 
     An estimate counts before a record that is too vague, such as one of a single epoch.
     """
-    estimates = {each.name: each for each in estimated(pair)}
-    found = {each.name: each for each in recorded(pair)}
-    vague = {name for name, each in found.items() if is_wide(each.time.interval)}
-    kept = [each for name, each in found.items() if name not in vague & estimates.keys()]
-    names = {each.name for each in kept}
-    return kept + [each for name, each in estimates.items() if name not in names]
+    found = {each.name: each for each in estimated(pair)}
+    for each in recorded(pair):
+        if each.name not in found or not is_wide(each.time.interval):
+            found[each.name] = each
+    return list(found.values())
 
 
 def recorded(pair: Comparison) -> list[Candidate]:
-    """Return the GPUs of other machines' records, the fastest of each name."""
-    found: dict[str, Candidate] = {}
+    """Return the GPUs of other machines' records, each with the median of its records' times."""
+    records: dict[str, list[JobTimes]] = defaultdict(list)
     for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
-        name = short_name(hardware("gpu", timings))
+        records[short_name(hardware("gpu", timings))].append(timings)
+    found = []
+    for name, of_gpu in records.items():
+        middle, seconds = of_gpu[len(of_gpu) // 2], median(each.whole_seconds for each in of_gpu)
+        time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
         terms = terms_of(name, pair.settings)
-        candidate = Candidate(name, "recorded", job_time(timings), terms, timings=timings)
-        found.setdefault(name, candidate)
-    return list(found.values())
+        found.append(Candidate(name, "recorded", time, terms, timings=middle))
+    return found
 
 
 def short_name(gpu: str) -> str:
@@ -114,13 +124,28 @@ def estimated(pair: Comparison) -> list[Candidate]:
     return found
 
 
+def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
+    """Return the GPUs with the times that their data sheets predict from all GPUs' times.
+
+    These are on a line through the times' logarithms, over those of the root of fp32 rate times
+    bandwidth. So no GPU is chosen because its own estimate or record is too short by chance. With
+    fewer than three data sheets, all keep their own times.
+    """
+    sheets, times = accelerators(), {gpu.name: math.log(gpu.time.seconds) for gpu in gpus}
+    known = [sheets[name] for name in times if name in sheets]
+    speeds = [math.log(sheet.tflops["fp32"] * sheet.memory_gb_per_s) / 2 for sheet in known]
+    if len(set(speeds)) > 2:
+        line = linear_regression(speeds, [times[sheet.name] for sheet in known])
+        for sheet, speed in zip(known, speeds, strict=True):
+            times[sheet.name] = line.intercept + line.slope * speed
+    return [replace(gpu, time=replace(gpu.time, seconds=math.exp(times[gpu.name]))) for gpu in gpus]
+
+
 def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
     """Return the GPUs with times for every job, with the sums of these times."""
-    first, *others = of_each
     found = []
-    for candidate in first:
-        same = [candidate]
-        same += [each for other in others for each in other if each.name == candidate.name]
+    for candidate in of_each[0]:
+        same = [each for gpus in of_each for each in gpus if each.name == candidate.name]
         if len(same) == len(of_each):
             weakest = next((each for each in same if each.basis == "estimated"), candidate)
             found.append(replace(weakest, time=total([each.time for each in same])))

@@ -20,7 +20,7 @@ from photofinish.answer.estimates import (
     fits,
     with_batch,
 )
-from photofinish.answer.prices import Price, cheapest_machine, cost_of
+from photofinish.answer.prices import cheapest_machine
 from photofinish.answer.result import Result
 from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
@@ -55,7 +55,6 @@ class Estimate:
     """What happens once, as measured here, plus the time to start a GPU."""
     job: UncertainTime
     """Job's time if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
-    cost: float | None
     larger_batch: LargerBatch | None = None
     """Larger batch to suggest, if launching decides the step's time."""
     hides_loading: bool = False
@@ -69,7 +68,6 @@ def estimate_job(
     operations: Operations,
     stays: SpeedupBounds,
     accelerator: Accelerator,
-    price: Price | None,
     scale: float,
 ) -> Estimate | None:
     """Return the job's estimate, or None if its step can't be estimated."""
@@ -77,7 +75,6 @@ def estimate_job(
     if step is None:
         return None
     job = _EstimatedJob(run, operations, stays, accelerator, scale)
-    time = job.time(step)
     captured = None
     if run.settings and why_not_captured(run.settings):
         with_graphs = run.settings.model_copy(update={"cuda_graphs": "on"})
@@ -87,8 +84,7 @@ def estimate_job(
         job.epoch_seconds(step),
         job.steps * step.seconds,
         job.startup_seconds + CONTEXT_SECONDS[1],
-        time,
-        cost_of(time.seconds, price),
+        job.time(step),
         _larger_batch(run, operations, accelerator, step),
         job.most_loading_seconds > job.epoch_seconds(step),
         job.time(captured).seconds if captured else None,
@@ -138,11 +134,9 @@ class _EstimatedJob:
         self._between_seconds = run.between_seconds
         rest_seconds = run.shares.get("the rest", 0.0) * epoch_seconds - run.between_seconds
         self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)
-        share = self._timings.validation_share
-        self._validation_share = share
-        self._rollout_share = 0.0 if run.settings or share <= 1 else share
-        """Share that may be rollouts, which stay, or a long validation."""
-        self._rollout_seconds = self._rollout_share * epoch_seconds
+        self._validation_share = share = self._timings.validation_share
+        self._rollout_seconds = 0.0 if run.settings or share <= 1 else share * epoch_seconds
+        """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
     def epoch_seconds(self, step: StepEstimate, end: int = 1, cpu_factor: float = 1.0) -> float:
         """Return the time of steps at this end of their spread, or of the CPU's longer work."""
@@ -165,7 +159,7 @@ class _EstimatedJob:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
             epoch_seconds = self.epoch_seconds(step, steps, cpu_factors[cpu])
             between_seconds, passes = self._between_seconds, 1 + self._validation_share
-            if self._rollout_share and cpu:  # if fast, it is validation
+            if self._rollout_seconds and cpu:  # if fast, it is validation
                 between_seconds += self._rollout_seconds
                 passes = 1.0
             once_seconds = self.startup_seconds + epochs * between_seconds

@@ -77,7 +77,5 @@ def cheapest_machine(name: str) -> ListPrice | None:
     return min(known, key=lambda price: price.usd_per_hour, default=None)
 
 
-def cost_of(seconds: float | None, price: Price | None) -> float | None:
-    if price is None or seconds is None:
-        return None
-    return price.amount * seconds / SECONDS_AN_HOUR
+def cost_of(seconds: float, price: Price | None) -> float | None:
+    return price.amount * seconds / SECONDS_AN_HOUR if price else None

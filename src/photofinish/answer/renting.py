@@ -81,7 +81,7 @@ def renting(
             terms = terms_of(name, settings)
             accelerator, estimate = accelerators()[name], None
             if not stays.loading_not_known:
-                estimate = estimate_job(run, operations, stays, accelerator, terms.price, scale)
+                estimate = estimate_job(run, operations, stays, accelerator, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),

@@ -13,6 +13,7 @@ from photofinish.answer.candidates import (
     Candidate,
     Reason,
     Worth,
+    by_data_sheets,
     candidates,
     for_all,
     short_name,
@@ -136,13 +137,16 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
 
 
 def _by_candidates(here: ByLoad, found: Sequence[Candidate], jobs: int) -> Worth:
-    """Decide by the cheapest GPU with the best answer."""
-    words = {}
-    for gpu in found:
-        by_load = (of_rented(cpu, gpu.time, gpu.terms) for cpu in (here.busy, here.idle))
-        words[gpu.name] = _common(by_load)
-    best = min(found, key=lambda gpu: (_RANKS[words[gpu.name]], gpu.value))
-    answer = words[best.name]
+    """Decide by the cheapest GPU with the best answer, by its own time, then by data sheets."""
+
+    def word(gpu: Candidate) -> Answer:
+        return _common(of_rented(cpu, gpu.time, gpu.terms) for cpu in (here.busy, here.idle))
+
+    def key(gpus: tuple[Candidate, Candidate]) -> tuple[list[int], tuple[bool, float, float]]:
+        return [_RANKS[word(gpu)] for gpu in gpus], gpus[1].value
+
+    best, _ = min(zip(found, by_data_sheets(found), strict=True), key=key)
+    answer = word(best)
     saves = here.busy.minus(best.time)[0] > 0
     reason: Reason = "saves too little" if saves else "saves nothing"
     if answer != "No":

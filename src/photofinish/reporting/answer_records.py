@@ -12,7 +12,7 @@ from typing import Any, Literal
 from photofinish.answer.candidates import About, Answer, Basis
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
-from photofinish.answer.prices import Price
+from photofinish.answer.prices import Price, cost_of
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.seeds import OverSeeds
@@ -234,7 +234,7 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         full_name=option.accelerator.full_name,
         epoch_seconds=estimate.epoch_seconds if estimate else None,
         job_seconds=Number.of(estimate.job.seconds, estimate.job.interval) if estimate else None,
-        cost=estimate.cost if estimate else None,
+        cost=cost_of(estimate.job.seconds, option.terms.price) if estimate else None,
         fits=option.fits,
         needed_bytes=option.needed_bytes,
         loader_cores=need.wanted_cores if need else None,

@@ -243,8 +243,9 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
         return _measure_again(pair, action.devices)
     if kind == "change a setting":
         return _setting(pair, decision)
-    if kind == "fewer epochs":
-        return _fewer_epochs(action)
+    if fewer := action.fewer:
+        score = say("target reached" if fewer.is_target else "best reached", fewer=fewer)
+        return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
     if kind == "measure longer":
         return _measure_longer(pair, action, is_asked=command is not None)
     price, runs = "", runs_text(action.runs)
@@ -285,13 +286,6 @@ def _setting(pair: Comparison, decision: Decision) -> str:
         device=run.device.upper(),
         how=how_known(remedy),
     )
-
-
-def _fewer_epochs(action: Action) -> str:
-    fewer = action.fewer
-    assert fewer
-    score = say("target reached" if fewer.is_target else "best reached", fewer=fewer)
-    return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
 
 
 def _measure_longer(pair: Comparison, action: Action, *, is_asked: bool) -> str:

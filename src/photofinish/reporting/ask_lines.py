@@ -106,9 +106,8 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
 
     GPUs whose times are known too vaguely are left out.
     """
-    found = sorted(candidates(pair), key=lambda each: each.value)
-    known = [each for each in found if not is_wide(each.interval_with_start)]
-    known.sort(key=lambda each: each.name != decision.gpu_name)
+    known = [each for each in candidates(pair) if not is_wide(each.interval_with_start)]
+    known.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
     return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]

@@ -27,13 +27,11 @@ def template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.globals |= {"number_columns": number_columns, "ANSWER": ANSWER}
-    environment.filters["with_code"] = _with_code
+    # Text between backticks is code.
+    environment.filters["with_code"] = lambda text: Markup(  # noqa: S704
+        _CODE.sub(r"<code>\1</code>", str(escape(text)))
+    )
     return environment.get_template(name)
-
-
-def _with_code(text: str) -> Markup:
-    """Mark up text between backticks as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704
 
 
 def number_columns(table: Sequence[dict[str, str]]) -> set[str]:

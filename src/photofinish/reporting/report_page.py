@@ -11,7 +11,6 @@ from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.grid import grid
-from photofinish.answer.remedies import Remedy
 from photofinish.reporting import tables
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import headline, legend
@@ -22,7 +21,6 @@ from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, shared_model, verdict
-from photofinish.results.job_times import JobTimes
 from photofinish.results.references import hardware
 
 if TYPE_CHECKING:
@@ -86,6 +84,7 @@ def page_of(
     summary = summary_of(decisions)
     answers = _answers(pairs, verdicts, summary, overview)
     experiments = [pair for pair in pairs if pair.cpu.settings]
+    recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
     html = template("report.html.j2").render(
         summary=summary,
         legend=answers.legend,
@@ -93,7 +92,7 @@ def page_of(
         verdicts=verdicts[:MOST_SHOWN],
         reasons=_reasons(verdicts),
         is_compared=any(pair.gpu for pair in experiments),
-        records=_records(pairs),
+        records=say("records", gpus=sorted(recorded)) if recorded else "",
         headline=headline,
         overview=overview,
         pictures=drawn,
@@ -142,13 +141,6 @@ def _reasons(verdicts: list[Verdict]) -> list[str]:
     return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
 
 
-def _records(pairs: Sequence[Comparison]) -> str:
-    """Return a sentence on the GPUs of other machines' records, or an empty text."""
-    records = [each for pair in pairs for each in pair.gpus_elsewhere]
-    gpus = {short_name(hardware("gpu", each)) for each in records}
-    return say("records", gpus=sorted(gpus)) if gpus else ""
-
-
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
     is_loading = any("input-bound" in (found.cause, found.likely) for found in diagnoses)
@@ -159,7 +151,11 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     ]
     drawn, left_out = _pictures_of(pair, answer.decision)
     suggestions = [
-        _suggestion(pair.experiment, each, found.run.timings)
+        (
+            remedy_line(each),
+            prediction(each, found.run.timings),
+            "\n".join(commands(pair.experiment, each)),
+        )
         for found in diagnoses
         for each in found.remedies
     ]
@@ -173,8 +169,3 @@ def _pictures_of(pair: Comparison, decision: Decision) -> tuple[list[Picture], l
     from photofinish.reporting.job_pictures import job_pictures
 
     return job_pictures(pair, decision)
-
-
-def _suggestion(experiment: str, remedy: Remedy, times: JobTimes) -> tuple[str, str, str]:
-    tries = "\n".join(commands(experiment, remedy))
-    return remedy_line(remedy), prediction(remedy, times), tries

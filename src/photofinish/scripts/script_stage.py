@@ -73,7 +73,9 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
     with exclusive(state_folder() / "locks", str(out.resolve())), exclusive_machine(command):
-        _check_unchanged(plan)  # another script's run may have taken hours
+        for name, sha256 in hashes_of(plan.files).items():
+            if plan.files.get(name, sha256) != sha256:  # another script's run may have taken hours
+                raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
         if kept_copy(folder).is_dir() and not (folder / MEASURED).exists():  # DVC removed it
             shutil.copytree(kept_copy(folder), folder, dirs_exist_ok=True)
         run, stop = _run(command, kind, gpus, host.threads or 1, plan.time_limit)
@@ -144,13 +146,6 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
     if problems:
         kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
         raise UserError(". ".join([*problems, kept]))
-
-
-def _check_unchanged(plan: ScriptPlan) -> None:
-    """Raise UserError if a small file differs from what `plan` read."""
-    for name, sha256 in hashes_of(plan.files).items():
-        if plan.files.get(name, sha256) != sha256:
-            raise UserError(f"{name} changed after `plan` read it: run `dvc repro` again")
 
 
 def _report_missing_deps(plan: ScriptPlan, run: Watched) -> None:
