@@ -164,8 +164,8 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     Path("model.py").write_text("", encoding="utf-8")
     for process in both:
         process.files = [str(Path("model.py").absolute())]
-        step = {"losses": [1.0], "gradients": {"weight": [1.0]}}
-        first = {"inputs": [[1.0]], "weights": "same", "steps": [step], "draws": False}
+        step = {"losses": [1.0], "gradients": {"weight": [1.0, 1.0]}}
+        first = {"inputs": [[1.0, 1.0]], "weights": "same", "draws": False, **step}
         process.first_steps = FirstScriptSteps.model_validate(first)
     plant(*both)
     asked(steps)

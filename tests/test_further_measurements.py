@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +12,10 @@ from torch import nn
 from training_process import measure_here
 
 from photofinish.errors import UserError
+from photofinish.inside import tensors
+from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.measure.attribution import SamplePlan, measure_steps, plan_samples
-from photofinish.measure.first_step import fingerprint_tensor, first_batch, first_step
+from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model
@@ -171,6 +174,19 @@ def test_different_tensors_have_different_fingerprints() -> None:
     for other in (one_changed, swapped, -tensor):
         assert fingerprint_tensor(other) != fingerprint_tensor(tensor)
     assert fingerprint_tensor(tensor.view(10, 100).clone()) == fingerprint_tensor(tensor)
+
+
+def test_a_fingerprint_is_that_of_any_torch_and_leaves_the_scripts_settings_alone() -> None:
+    # As torch 2.0 and 2.14 computed it.
+    ramp = (2999999249.999822, -7453078370, -507790364, -5010556186, -3708937520, 736708186)
+    tensors._signs.cache_clear()
+    before = torch.get_rng_state()
+    with torch.device("meta"), torch.autocast("cpu", torch.bfloat16):
+        found = fingerprint_tensor(torch.arange(3e6, device="cpu"))
+    assert found[:6] == pytest.approx(ramp, rel=1e-12)
+    assert torch.equal(torch.get_rng_state(), before)
+    infinite = torch.tensor([1.0, torch.inf, -torch.nan, 1e300], dtype=torch.float64)
+    assert all(map(math.isfinite, fingerprint_tensor(infinite)))
 
 
 @pytest.mark.parametrize("failing", ["first_step", "profile"])

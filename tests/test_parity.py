@@ -224,7 +224,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         predictions=Predictions(cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])),
     )
     found = parity(cpu, gpu)
-    assert found.likeness == "same within rounding"
+    assert found.likeness == "same so far"  # the last losses differ by 2 %
     same = dict.fromkeys(
         ["settings", "data", "initial weights", "batch order", "first batch"], "the same"
     )
@@ -343,10 +343,10 @@ def test_significantly_other_predictions_are_a_difference_and_of_other_items_not
     make_result: MakeResult,
 ) -> None:
     cpu = trained(make_result)
-    worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
+    worse, better = predictions(*[False] * 11, True), predictions(*[True] * 12)
     found = parity(replace(cpu, predictions=worse), replace(cpu, predictions=better))
     assert parting(found)[0] == "test accuracy"
-    assert layer(found, "test predictions").unequal == 6
+    assert layer(found, "test predictions").unequal == 11
     others = Predictions(cpu.predictions.actual[1:], cpu.predictions.predicted[1:])
     found = parity(cpu, replace(cpu, predictions=others))
     assert parting(found)[0] == "test predictions"

@@ -8,10 +8,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 from watched_scripts import recorded
 
 from photofinish.answer.same_script import SameScript, same_script
 from photofinish.inside.hooks import SEEDED
+from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.results.measured import FirstScriptSteps
 
 SCRIPT = """
@@ -131,24 +133,40 @@ def test_dropout_on_another_device_is_not_comparable() -> None:
     assert same_script(one, other, ["fp32"]).kind == "draws"
 
 
+def test_a_fault_in_any_direction_shows_from_5_percent_of_a_gradient_on() -> None:
+    noise, seen = torch.Generator().manual_seed(1), 0
+
+    def step(*gradients: torch.Tensor) -> FirstScriptSteps:
+        names = {str(number): [*fingerprint_tensor(it)] for number, it in enumerate(gradients)}
+        return FirstScriptSteps(inputs=[], weights="", losses=[1.0], gradients=names, draws=False)
+
+    for _ in range(200):
+        one, other = torch.randn(2, 10_000, generator=noise)
+        fault, rounding = torch.randn(2, 10_000, generator=noise)
+        right, wrong = step(one, other), step(one + 0.05 * fault, other)
+        seen += same_script(right, wrong, ["fp32"]) == SameScript("other step", "0")
+        rounded = step(one + 1e-3 * rounding, other)
+        assert same_script(right, rounded, ["fp32"]) == SameScript("same step")
+    assert seen >= 180
+
+
 def test_half_precision_may_round_more() -> None:
     steps = first_steps()
     there = steps.model_copy(deep=True)
-    for step in there.steps:
-        for gradient in step.gradients.values():
-            gradient[:] = [value * (1 + 2.0**-10 * math.sin(9 * value)) for value in gradient]
+    for gradient in there.gradients.values():
+        gradient[:] = [value * (1 + 2.0**-10 * math.sin(9 * value)) for value in gradient]
     assert same_script(steps, there, ["bf16"]).kind == "same step"
 
 
 def test_the_scale_of_a_grad_scaler_is_left_out_and_skipped_steps_are_not_compared() -> None:
     steps = first_steps()
     scaled = steps.model_copy(deep=True)
-    (loss,) = scaled.steps[0].losses
-    scaled.steps[0].losses[:] = [loss * 2**16]
+    (loss,) = scaled.losses
+    scaled.losses[:] = [loss * 2**16]
     assert same_script(steps, scaled, ["fp16"]).kind == "same step"
-    scaled.steps[0].losses[:] = [loss * 2**16 * 1.1]
+    scaled.losses[:] = [loss * 2**16 * 1.1]
     assert same_script(steps, scaled, ["fp16"]) == SameScript("other step", "the loss")
-    scaled.steps[0].losses[:] = [loss * 2**16, loss * 2**15]
+    scaled.losses[:] = [loss * 2**16, loss * 2**15]
     assert same_script(steps, scaled, ["fp16"]).kind == "other batches"
 
 

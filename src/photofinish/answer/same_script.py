@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.config.precisions import PRECISIONS
-from photofinish.results.measured import FirstScriptSteps, NotedStep
+from photofinish.answer.parity import distance
+from photofinish.config.precisions import PRECISIONS, ScriptRounding
+from photofinish.results.measured import FirstScriptSteps
 
 Kind = Literal[
     "identical", "same step", "other step", "unseeded", "other inputs", "other weights",
@@ -16,6 +18,8 @@ Kind = Literal[
 ]  # fmt: skip
 _EQUAL = 1e-5
 """Relative difference of inputs that are the same."""
+_OVER_USUAL = 8.0
+"""Factor, by hand, by which rounding changes a gradient more than most. It was at most 6.4."""
 
 
 @dataclass(frozen=True)
@@ -35,38 +39,42 @@ def same_script(
     `precisions` are those of both. If neither is known, any rounding is possible.
     """
     inputs = zip(cpu.inputs, gpu.inputs, strict=False)
-    if any(_apart(one, other) > _EQUAL * one[0] for one, other in inputs):
+    if any(distance(one, other) > _EQUAL * one[0] for one, other in inputs):
         return SameScript("unseeded" if cpu.seed != gpu.seed else "other inputs")
-    here, there = cpu.steps[0], gpu.steps[0]
-    if len(here.gradients) != len(there.gradients):
+    if len(cpu.gradients) != len(gpu.gradients):
         return SameScript("other step", "the number of weights")
     if cpu.weights != gpu.weights:
         return SameScript("unseeded" if cpu.seed != gpu.seed else "other weights")
-    if here == there:
+    if (cpu.losses, cpu.gradients) == (gpu.losses, gpu.gradients):
         return SameScript("identical")
     if cpu.draws:
         return SameScript("draws")
-    if len(here.losses) != len(there.losses):
+    if len(cpu.losses) != len(gpu.losses):
         return SameScript("other batches")
     limits = max(PRECISIONS[each].script_rounding for each in precisions or PRECISIONS)
-    return _within_rounding(here, there, *limits)
+    return _within_rounding(cpu, gpu, limits)
 
 
-def _within_rounding(here: NotedStep, there: NotedStep, least: float, most: float) -> SameScript:
-    largest = max((each[0] for each in here.gradients.values()), default=0.0)
-    shares = []
+def _within_rounding(
+    cpu: FirstScriptSteps, gpu: FirstScriptSteps, limits: ScriptRounding
+) -> SameScript:
+    noise = limits.loss * max((norm for norm, *_ in cpu.gradients.values()), default=0.0)
+    shares = {}
     # By their order: where one device compiles, weights have no names.
-    pairs = zip(here.gradients.items(), there.gradients.values(), strict=True)
-    for (name, gradient), other in pairs:
-        apart, norm = _apart(gradient, other), gradient[0]
-        if apart > max(most * norm, least * largest):
+    for (name, one), other in zip(cpu.gradients.items(), gpu.gradients.values(), strict=True):
+        if (norm := max(one[0], other[0])) > noise:
+            shares[name] = distance(one, other) / norm
+    # Rounding that grows in a deep network changes most gradients, and a fault may change one.
+    usual = statistics.median_low(shares.values() or [0.0])
+    limit = min(limits.most, max(limits.one, _OVER_USUAL * usual))
+    for name, share in shares.items():
+        if share > limit:
             return SameScript("other step", name)
-        if norm > least * largest:
-            shares.append(apart / norm)
-    largest_loss = max(map(abs, here.losses), default=0.0)
-    if _apart(here.losses, _without_scale(there.losses, largest_loss)) > least * largest_loss:
+    largest_loss = max(map(abs, cpu.losses), default=0.0)
+    losses = _without_scale(gpu.losses, largest_loss)
+    if math.dist(cpu.losses, losses) > limits.loss * largest_loss:
         return SameScript("other step", "the loss")
-    if min(shares, default=0.0) > least:
+    if min(shares.values(), default=0.0) > limits.each:
         return SameScript("other step", "each gradient")
     return SameScript("same step")
 
@@ -76,8 +84,3 @@ def _without_scale(losses: Sequence[float], largest: float) -> list[float]:
     ratio = max(map(abs, losses), default=0.0) / largest if largest else 0.0
     scale = 2.0 ** round(math.log2(ratio)) if ratio else 1.0
     return [each / scale for each in losses]
-
-
-def _apart(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the distance of two vectors, which is infinite between different numbers of values."""
-    return math.dist(one, other) if len(one) == len(other) else math.inf

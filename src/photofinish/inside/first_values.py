@@ -13,12 +13,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .device import is_capturing, is_in_backward
-from .tensors import tensors_in
+from .tensors import fingerprint_tensor, tensors_in
 
-_SAMPLES, _MOST_LOSSES = 32, 256
-"""Values of each gradient that are noted, and backward passes until a step is seen, by hand."""
-_PART_VALUES = 2**22
-"""Values that are copied at once, by hand, as a large tensor may not fit twice."""
+_MOST_LOSSES = 256
+"""Backward passes until a step is seen, by hand."""
 
 
 class FirstValues:
@@ -30,7 +28,7 @@ class FirstValues:
         self._names: dict[int, str] = {}
         """Names of weights by id, as their network has them."""
         self._modules: set[int] = set()
-        self._inputs: list[list[float]] = []
+        self._inputs: list[tuple[float, ...]] = []
         self._losses: list[float] = []
         self._stepping: Any = None
         """Optimizer whose step has begun without gradients, as its closure computes them."""
@@ -92,7 +90,7 @@ class FirstValues:
                 self._names.setdefault(id(weight), name)
         if self._random_state is None:
             self._random_state = torch.get_rng_state()
-            self._inputs += map(_sampled, filter(_is_readable, tensors_in(inputs)))
+            self._inputs += map(fingerprint_tensor, filter(_is_readable, tensors_in(inputs)))
 
     def _record_losses(self, tensors: Any) -> None:
         if self._random_state is not None:
@@ -100,7 +98,8 @@ class FirstValues:
             self._random_state = None
         for tensor in filter(_is_readable, tensors_in(tensors)):
             if tensor.numel() == 1:
-                self._losses.append(_sampled(tensor)[1])
+                (loss,) = tensor.detach().flatten().tolist()
+                self._losses.append(loss if math.isfinite(loss) else 0.0)  # as records hold it
         if len(self._losses) > _MOST_LOSSES:
             self.end()
 
@@ -129,13 +128,14 @@ class FirstValues:
             if weight.grad is not None and _is_readable(weight.grad):
                 name = self._names.get(id(weight))
                 unique = f"weight {number}" if name is None or name in gradients else name
-                gradients[unique] = [each / scale for each in _sampled(weight.grad)]
+                gradients[unique] = [each / scale for each in fingerprint_tensor(weight.grad)]
         self._note(
             kind="first_steps",
             seconds=self._seconds + time.perf_counter() - began_at,
             inputs=self._inputs,
             weights=digest.hexdigest(),
-            steps=[{"losses": self._losses, "gradients": gradients}],
+            losses=self._losses,
+            gradients=gradients,
             draws=self._draws,
             seed=torch.initial_seed(),
         )
@@ -160,20 +160,3 @@ def _is_readable(tensor: torch.Tensor) -> bool:
     """
     is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_complex())
     return is_dense and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-
-
-def _sampled(tensor: torch.Tensor) -> list[float]:
-    """Return the norm of a tensor, and values of it at equal distances.
-
-    What is not finite, such as a masked score, counts as 0, because no record can hold it.
-    """
-    flat = tensor.detach().flatten()
-    values = flat[:: max(1, flat.numel() // _SAMPLES)][:_SAMPLES]
-    noted = [_norm(flat), *values.tolist()]
-    return [float(each) if math.isfinite(each) else 0.0 for each in noted]
-
-
-def _norm(flat: torch.Tensor) -> float:
-    """Return the norm in float64, as a CPU's float32 loses digits over many values."""
-    parts = (part.cpu().double() for part in torch.split(flat, _PART_VALUES))
-    return math.sqrt(sum(float(part.dot(part)) for part in parts))

@@ -9,7 +9,6 @@ in training.
 from __future__ import annotations
 
 import copy
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,9 @@ from photofinish.config.precisions import PRECISIONS
 from photofinish.data.packed import Column
 from photofinish.data.ragged import Ragged
 from photofinish.files import sha256_of_bytes
+from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.nested import Nested, leaves, map_nested, samples_in
-from photofinish.results.records import FirstStep, TensorFingerprint
+from photofinish.results.records import FirstStep
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch
 from photofinish.training.custom_check import StepResult, Tensors, run_step
 from photofinish.training.custom_step import CustomStep
@@ -32,13 +32,6 @@ from photofinish.training.world import World
 _DROPOUTS = (
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
 )  # fmt: skip
-_CHUNK = 1 << 20
-_SIGNED_SUMS = 8
-"""Number of sums in a fingerprint.
-
-With a limit of 2 %, nine of ten errors of 3 % of a tensor's norm show. With one sum they show from
-16 % on.
-"""
 # By hand: one of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
 _MOST_VALUES = 64 * 3 * 64 * 64
@@ -160,24 +153,3 @@ def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
             difference = first[name].double() - second[name].double()
             distances[name] = difference.nan_to_num(0.0, 0.0, 0.0).norm().item()
     return distances
-
-
-def fingerprint_tensor(tensor: torch.Tensor) -> TensorFingerprint:
-    """Return a tensor's norm, and its sums with random signs, in double precision on the CPU.
-
-    Computed in chunks, so that equal tensors give equal figures on every device. Values that are
-    not finite, such as masked scores, count as 0, because no record can hold them.
-    """
-    squares, signed = 0.0, [0.0] * _SIGNED_SUMS
-    for chunk in torch.split(tensor.detach().flatten(), _CHUNK):
-        values = chunk.cpu().double().nan_to_num(0.0, 0.0, 0.0)
-        squares += float(values.square().sum())
-        for number in range(_SIGNED_SUMS):
-            signed[number] += float(values @ _signs(number)[: len(values)].double())
-    return squares**0.5, *signed
-
-
-@cache
-def _signs(number: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(number)
-    return torch.randint(0, 2, (_CHUNK,), generator=generator).to(torch.int8) * 2 - 1

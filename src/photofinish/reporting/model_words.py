@@ -36,6 +36,8 @@ def likeness(parity: Parity) -> str:
     words, difference = str(parity.likeness), parity.difference
     if parity.likeness == "not shown":
         words = say("not shown")
+    if parity.likeness == "same so far":
+        return say("same so far", apart=difference and abs(100 * difference.mean))
     divergence = parity.first_divergence
     is_score = divergence is not None and divergence.name in ("test accuracy", "test error")
     if divergence and not is_score:

@@ -241,6 +241,8 @@ TEMPLATES = {
     "[ from each of {seeds} seeds] ({spread}), without the start of MLflow",
     # The models.
     "not shown": "not shown to be the same",
+    "same so far": "yes so far (first step and epoch 1)[; at the end {apart:.1f} points apart, as "
+    "two seeds may be]",
     "over epochs": "{words} over the {epochs:n epoch} that both trained",
     "within": "{words} (within {margin:points}: {ends})",
     "seeds wanted": "{words}: {points}, and `seeds: {seeds}` would decide",

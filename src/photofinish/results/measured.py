@@ -38,23 +38,16 @@ class Stall(Record):
     """Function or operator that reads a value back, or `to` for a copy."""
 
 
-class NotedStep(Record):
-    """Losses and gradients before an optimizer's step."""
-
-    losses: list[float]
-    gradients: dict[str, list[float]]
-    """Norm and some values of each weight's gradient."""
-
-
 class FirstScriptSteps(Record):
     """First step of a script, to compare it on two devices."""
 
     inputs: list[list[float]]
-    """Norm and some values of each tensor that enters the network."""
+    """Fingerprint of each tensor that enters the network, as of an experiment's tensors."""
     weights: str
     """SHA-256 of the weights before the first step."""
-    steps: list[NotedStep]
-    """The first step alone."""
+    losses: list[float]
+    gradients: dict[str, list[float]]
+    """Fingerprint of each weight's gradient before the optimizer's step."""
     draws: bool
     """True if a forward pass drew random numbers, such as for dropout."""
     seed: int | None = None
