@@ -17,6 +17,7 @@ from photofinish.commands import pipeline
 from photofinish.commands.ask_options import add_ask_options, ask_by_options
 from photofinish.errors import EXIT_NOT_COMPARED, ConfigError, NotComparedError, UserError
 from photofinish.gate import ALLOWED
+from photofinish.remote import HEAD
 from photofinish.stage.process import run_stage
 
 _GROUPS = {
@@ -141,11 +142,11 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
     command("plan", _run).set_defaults(arguments=["plan"], example=None)
-    report = command("report", _report)
+    report = command("report", pipeline.show_answers)
     forms = report.add_mutually_exclusive_group()
     forms.add_argument("--open", action="store_true", help="open report/index.html in the browser")
     forms.add_argument("--json", action="store_true", help="print report/answers.json")
-    ui = command("ui", _ui)
+    ui = command("ui", pipeline.show_runs)
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     _add_gate_options(command("gate", _gate))
     reference = command("reference", _reference)
@@ -154,17 +155,22 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
     rent.add_argument("gpu", metavar="GPU", help="for example T4")
     rent.add_argument("words", nargs="*", metavar="...", help="command that trains")
-    machine = command("machine", _machine)
+    machine = command("machine", pipeline.record_machine)
     machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
     spread = command("spread", _spread)
     spread.add_argument(
         "--listen",
         metavar="ADDRESS",
-        help="default: tcp://127.0.0.1:8786; tcp://0.0.0.0:8786 is open to all",
+        default=HEAD,
+        help=f"default: {HEAD}; tcp://0.0.0.0:8786 is open to all",
     )
     worker = command("worker", _worker)
     worker.add_argument(
-        "head", nargs="?", metavar="ADDRESS", help="of the head (default: this machine)"
+        "head",
+        nargs="?",
+        metavar="ADDRESS",
+        default=HEAD,
+        help="of the head (default: this machine)",
     )
 
 
@@ -202,19 +208,7 @@ def _run(args: argparse.Namespace) -> None:
     pipeline.enter()
     if args.example:
         copy_example(args.example)
-    pipeline.prepare()
     sys.exit(pipeline.repro(args.arguments))
-
-
-def _report(args: argparse.Namespace) -> None:
-    top = Path.cwd()
-    pipeline.enter()
-    pipeline.show_answers(top, as_json=args.json, opens_page=args.open)
-
-
-def _ui(args: argparse.Namespace) -> None:
-    pipeline.enter()
-    pipeline.show_runs(args.port)
 
 
 def _gate(args: argparse.Namespace) -> None:
@@ -251,24 +245,18 @@ def _rent(args: argparse.Namespace) -> None:
     print(commands, end="", file=sys.stderr)
 
 
-def _machine(args: argparse.Namespace) -> None:
-    pipeline.enter()
-    pipeline.record_machine(args.name)
-
-
 def _spread(args: argparse.Namespace) -> None:
     from photofinish.remote.spread import spread
-    from photofinish.remote.worker import HEAD
 
     pipeline.check_signals()
     pipeline.enter()
     pipeline.check_params()
-    spread(args.listen or HEAD)
+    spread(args.listen)
 
 
 def _worker(args: argparse.Namespace) -> None:
-    from photofinish.remote.worker import HEAD, serve
+    from photofinish.remote.worker import serve
 
     pipeline.check_signals()
     pipeline.enter()
-    serve(args.head or HEAD)
+    serve(args.head)

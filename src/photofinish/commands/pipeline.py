@@ -18,6 +18,8 @@ from photofinish.files import OWN_FOLDER, state_folder
 from photofinish.git import git_succeeds
 
 if TYPE_CHECKING:
+    import argparse
+
     from photofinish.config.loader import Params
 
 PARAMS = Path("params.yaml")
@@ -45,7 +47,6 @@ def find() -> Path | None:
 
 def run_quietly(stages: list[str]) -> None:
     """Run stages and their dependencies, if they changed. Exit if a stage fails."""
-    prepare()
     if status := repro(["--quiet", *stages]):
         sys.exit(status)
 
@@ -62,14 +63,10 @@ def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
 
 
 def repro(arguments: list[str]) -> int:
-    """Run `dvc repro` with these arguments, after `prepare`, and return its status."""
-    from dvc.cli import main as dvc
+    """Check params.yaml, run `dvc repro` with these arguments, and return its status.
 
-    return int(dvc(["repro", *arguments]))
-
-
-def prepare() -> None:
-    """Check params.yaml, write the plan, and let DVC work without Git or with a cut dvc.lock."""
+    DVC works without Git, and with a cut dvc.lock.
+    """
     from dvc.cli import main as dvc
 
     check_params()
@@ -83,6 +80,7 @@ def prepare() -> None:
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
+    return int(dvc(["repro", *arguments]))
 
 
 def check_params() -> None:
@@ -116,37 +114,40 @@ def has_git() -> bool:
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 
-def show_answers(top: Path, *, as_json: bool, opens_page: bool) -> None:
-    """Print the last answers again, or open their page. Its path is shown as `top` sees it."""
+def show_answers(args: argparse.Namespace) -> None:
+    """Print the last answers again, or open their page."""
     import webbrowser
 
     from photofinish.commands.terminal import print_answer
     from photofinish.reporting.answers import read_answers
 
+    top = Path.cwd()
+    enter()
     answers = read_answers()
     page = Path.cwd() / "report/index.html"
-    if as_json:
+    if args.json:
         print(answers.model_dump_json(indent=2))
         return
-    if not opens_page:
+    if not args.open:
         print_answer(str(answers))
     elif not webbrowser.open(page.as_uri()):
         raise UserError(f"no browser was found here. Open {page}")
     print(f"The report: {page.relative_to(top)}")
 
 
-def show_runs(port: int) -> None:
+def show_runs(args: argparse.Namespace) -> None:
     """Bring MLflow up to date, then become its server, unless the runs are on another server."""
     from photofinish.tracking.sync import bring_up_to_date
 
-    bring_up_to_date(port)
+    enter()
+    bring_up_to_date(args.port)
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     if address.startswith("http"):
         return
     # By default MLflow starts 15 processes (2.3 GB), half of them for language models' judges.
     os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
     # With one worker, Ctrl-C would end in the server's traceback.
-    command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(port)]
+    command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(args.port)]
     store = ["--backend-store-uri", address] if address else []
     sys.stdout.flush()
     if os.name == "nt":  # there, execv would return to the terminal at once
@@ -188,11 +189,13 @@ def check_signals() -> None:
         raise ConfigError("spread and worker need Linux or macOS: use them in WSL")
 
 
-def record_machine(name: str) -> None:
+def record_machine(args: argparse.Namespace) -> None:
     """Write this machine's facts to machines/<name>.json."""
     from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine
 
-    path = Path("machines", f"{name}.json")
+    enter()
+    path = Path("machines", f"{args.name}.json")
     write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
-    print(f"Wrote {path}. Commit it, and name it in params.yaml, as in gpu: {{machine: {name}}}")
+    named = f"gpu: {{machine: {args.name}}}"
+    print(f"Wrote {path}. Commit it, and name it in params.yaml, as in {named}")

@@ -42,8 +42,13 @@ def evaluate(
             continue
         network = load_network(folder, record)
         scores, actual, predicted[device] = score(network, record, split, metrics)
-        seeds = _scores_of_seeds(folder, record, split, metrics)
-        facts = {"weights_sha256": record.weights_sha256, "seeds": seeds}
+        seeds = []
+        for run in records.read_seeds(folder, record.experiment):
+            of_seed = score(load_network(folder, record, run), record, split, metrics).scores
+            shared = of_seed.model_dump(include=set(records.NetworkScores.model_fields))
+            shared |= {"seed": run.seed, "weights_sha256": run.weights_sha256}
+            seeds.append(records.SeedScores.model_validate(shared))
+        facts = {"weights_sha256": record.weights_sha256, "seeds": tuple(seeds)}
         devices[device] = scores.model_copy(update=facts)
     devices = _with_one_main_score(devices)
     class_names = split.manifest.class_names
@@ -63,18 +68,6 @@ def _with_one_main_score(
         seeds = tuple(seed.model_copy(update=update) for seed in scores.seeds)
         changed[device] = scores.model_copy(update=update | {"seeds": seeds})
     return changed
-
-
-def _scores_of_seeds(
-    folder: Path, record: records.TrainingRecord, split: PackedSplit, metrics: Metrics
-) -> tuple[records.SeedScores, ...]:
-    seeds = []
-    for run in records.read_seeds(folder, record.experiment):
-        scores = score(load_network(folder, record, run), record, split, metrics).scores
-        shared = scores.model_dump(include=set(records.NetworkScores.model_fields))
-        shared |= {"seed": run.seed, "weights_sha256": run.weights_sha256}
-        seeds.append(records.SeedScores.model_validate(shared))
-    return tuple(seeds)
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:

@@ -21,7 +21,6 @@ from photofinish.planning.source_code import module_code
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 
-HEAD = "tcp://127.0.0.1:8786"
 CODE = "photofinish"
 """Key of the head's `code_version` in the scheduler's metadata."""
 _LOGGERS = ("distributed", "distributed.client", "distributed.gc")
