@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -186,15 +187,6 @@ def find_scripts(folder: Path) -> list[Path]:
 def _parsed_files(folder: Path) -> dict[Path, ast.Module]:
     """Return the syntax tree of each Python file in a folder and below."""
     trees = {}
-    for file in _python_files(folder):
-        try:
-            trees[file] = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError):  # such as Python 2, or a template
-            continue
-    return trees
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -203,7 +195,10 @@ def _python_files(folder: Path) -> Iterator[Path]:
             and not name.startswith(".")
             and not Path(here, name, "pyvenv.cfg").is_file()
         )
-        yield from (Path(here, name) for name in sorted(files) if name.endswith(".py"))
+        for file in (Path(here, name) for name in sorted(files) if name.endswith(".py")):
+            with suppress(SyntaxError, ValueError):  # such as of Python 2, or of a template
+                trees[file] = ast.parse(file.read_bytes())
+    return trees
 
 
 def _trains(tree: ast.AST) -> bool:
