@@ -40,11 +40,7 @@ def write_plan(
     """
     keep_results_of(params.scripts, results)
     cpu_host, gpu_host = fingerprint(params.devices, machines)
-    plans = {
-        "hosts/cpu": cpu_host,
-        "hosts/gpu": gpu_host,
-        **_plans(params, stages),
-    }
+    plans = _plans(params, stages) | {"hosts/cpu": cpu_host, "hosts/gpu": gpu_host}
     paths = {folder / f"{name}.json": plan for name, plan in plans.items()}
     for path, plan in paths.items():
         text = plan.model_dump_json(indent=2) + "\n"

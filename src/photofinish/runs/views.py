@@ -71,11 +71,8 @@ def _time_left(trainer: Trainer, to_come: int) -> str:
     left_seconds = epoch_seconds * to_come
     if left_seconds < _LEAST_LEFT_SECONDS:
         return ""
-    return f"{_at_most(trainer)}{seconds(left_seconds)} left"
-
-
-def _at_most(trainer: Trainer) -> str:
-    return "at most " if trainer.experiment.early_stopping else ""
+    at_most = "at most " if trainer.experiment.early_stopping else ""
+    return f"{at_most}{seconds(left_seconds)} left"
 
 
 def _training_bar(trainer: Trainer) -> Progress:
@@ -94,6 +91,6 @@ def _training_bar(trainer: Trainer) -> Progress:
         TextColumn("{task.fields[spent]}"),
         TimeRemainingColumn(),
     ]
-    if at_most := _at_most(trainer).strip():
-        columns.insert(-1, TextColumn(at_most))
+    if trainer.experiment.early_stopping:
+        columns.insert(-1, TextColumn("at most"))
     return _Polled(*columns, console=Console(stderr=True), refresh_per_second=4)

@@ -85,8 +85,7 @@ def validate_custom_model(
     failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
         first, again = step(one), step(other)
-    what = _difference(first, again)
-    if experiment.deterministic and what:
+    if experiment.deterministic and (what := _difference(first, again)):
         raise UserError(
             f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
             f"another {what}. torch, numpy.random and random are seeded: look for other random "
@@ -97,8 +96,7 @@ def validate_custom_model(
     with run_custom_code(failing), nondeterminism_explained(experiment):
         restored.load_state_dict(other.state_dict())
         second, second_restored = step(other), step(restored)
-    what = _difference(second, second_restored)
-    if experiment.deterministic and what:
+    if experiment.deterministic and (what := _difference(second, second_restored)):
         raise UserError(
             f"{name} keeps something between steps that is not in its state_dict, so no "
             f"checkpoint or result has it: a second step gives another {what} where a new "
