@@ -44,7 +44,7 @@ def changes_since(base: str, allowed: float) -> dict[str, Change]:
         ) from error
     with tempfile.TemporaryDirectory() as temporary:
         before = exported(now, commit, Path(temporary).resolve())
-        return _changes(before, now, now, f"since {before.title}", allowed)
+        return _changes(before, now, f"since {before.title}", allowed)
 
 
 def changes_with(python: Path, allowed: float) -> dict[str, Change]:
@@ -57,7 +57,7 @@ def changes_with(python: Path, allowed: float) -> dict[str, Change]:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(package, Path(temporary) / package.name, ignore=ignore)
         other = Checkout(now.top, now.folder, str(python), str(python), Path(temporary))
-        return _changes(now, other, now, where, allowed)
+        return _changes(now, other, where, allowed)
 
 
 def check(changes: dict[str, Change], *, same_losses: bool) -> None:
@@ -79,13 +79,11 @@ def check(changes: dict[str, Change], *, same_losses: bool) -> None:
         raise NotComparedError(f"not clear: {', '.join(dict.fromkeys(unclear))}")
 
 
-def _changes(
-    before: Checkout, now: Checkout, work: Checkout, where: str, allowed: float
-) -> dict[str, Change]:
-    """Compare each training that both sides have. Leave out those that did not change."""
+def _changes(before: Checkout, now: Checkout, where: str, allowed: float) -> dict[str, Change]:
+    """Compare trainings that both sides have, on the data of `now`. Leave out unchanged ones."""
     changes = {}
-    for training in _comparable(before, now, work):
-        change = _compare(training, before, now, work, allowed)
+    for training in _comparable(before, now):
+        change = _compare(training, before, now, allowed)
         print(f"{training} {where}: {change or 'unchanged'}", flush=True)
         if change:
             changes[str(training)] = change
@@ -127,7 +125,7 @@ def _versions(python: str) -> str:
     return ran.stdout.strip()
 
 
-def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTraining]:
+def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:
     """Return the trainings that both sides have, and print why others are not compared.
 
     Raise UserError if all were left out, so that an empty comparison does not pass.
@@ -139,8 +137,8 @@ def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTr
         hosts["gpu"] = gpu_host
     found, refused = [], [f"{name} is a script" for name in params.scripts]
     for (name, experiment), (device, host) in product(params.experiments.items(), hosts.items()):
-        data = work.folder / "data/splits" / experiment.dataset
-        training = TimedTraining(name, device, data, work.folder / "data/weights" / name)
+        data = now.folder / "data/splits" / experiment.dataset
+        training = TimedTraining(name, device, data, now.folder / "data/weights" / name)
         if name not in params_before.experiments:
             print(f"{training}: new since {before.title}")
         elif params_before.datasets.get(experiment.dataset) != params.datasets[experiment.dataset]:
@@ -159,7 +157,7 @@ def _comparable(before: Checkout, now: Checkout, work: Checkout) -> list[TimedTr
 
 
 def _compare(
-    training: TimedTraining, before: Checkout, now: Checkout, work: Checkout, allowed: float
+    training: TimedTraining, before: Checkout, now: Checkout, allowed: float
 ) -> Change | None:
     """Time a training on both sides, in new processes until it is clear whether it is slower.
 
@@ -169,7 +167,7 @@ def _compare(
     turns = [1]
     with exclusive_machine(f"which compares {training.name} on two sides"):
         while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
-            with start_side(before, work, training) as old, start_side(now, work, training) as new:
+            with start_side(before, now, training) as old, start_side(now, now, training) as new:
                 if old.answer() == new.answer() and before.python == now.python:
                     return None
                 pairs += (take_turns(old, new, turns, len(pairs)),)
