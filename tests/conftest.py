@@ -33,7 +33,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
-from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
+from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
+from photofinish.machine.host import CPU_VARIABLES
 from photofinish.machine.load import LoadWindow
 
 if TYPE_CHECKING:
@@ -330,9 +331,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
 
 @pytest.fixture(scope="session")
 def cpu_host() -> CpuTarget:
-    return CpuTarget(
-        processes=1, threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES)
-    )
+    return CpuTarget(processes=1, threads=1, cpu=cpu_facts(), software=software_facts().of_cpu())
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CPU_VARIABLES, CpuTarget, cpu_facts, software_facts
+from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
 from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
@@ -101,7 +101,7 @@ def run_rank(
 
 
 def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
-    host = CpuTarget(threads=1, cpu=cpu_facts(), software=software_facts().with_only(CPU_VARIABLES))
+    host = CpuTarget(threads=1, cpu=cpu_facts(), software=software_facts().of_cpu())
     run = Run("small", "cpu", experiment, host, data, data)
     if rank.number == 1 and "settings" in case:
         run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))

@@ -26,7 +26,6 @@ from photofinish.machine.accelerators import (
     all_accelerators,
 )
 from photofinish.machine.host import (
-    CPU_VARIABLES,
     CpuFacts,
     Software,
     cpu_facts,
@@ -98,7 +97,7 @@ def fingerprint(
 
 
 def _cpu_host(wanted: CpuDevice, machine: Machine) -> CpuTarget:
-    software = machine.software.with_only(CPU_VARIABLES)
+    software = machine.software.of_cpu()
     threads = usable_threads(machine.cpu, wanted.processes, software.variables)
     return CpuTarget(
         processes=wanted.processes,

@@ -60,12 +60,10 @@ class Software:
     """CUDA or ROCm version that torch was built for."""
     variables: dict[str, str]
 
-    def with_only(self, variables: tuple[str, ...]) -> Software:
-        """Return a copy without the variables that a device ignores."""
-        return replace(
-            self,
-            variables={name: value for name, value in self.variables.items() if name in variables},
-        )
+    def of_cpu(self) -> Software:
+        """Return a copy without the variables that the CPU ignores."""
+        kept = {name: self.variables[name] for name in self.variables if name in CPU_VARIABLES}
+        return replace(self, variables=kept)
 
 
 def cpu_facts() -> CpuFacts:

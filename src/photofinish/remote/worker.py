@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
-from photofinish.machine.host import CPU_VARIABLES
 from photofinish.planning.source_code import module_code
 from photofinish.remote.jobs import is_leaving, stop_job
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
@@ -42,7 +41,7 @@ def code_version() -> str:
 def key_of(machine: Machine, device: DeviceLabel) -> str:
     """Return the Dask resource of machines that are equal for this device."""
     if device == "cpu":
-        software = machine.software.with_only(CPU_VARIABLES)
+        software = machine.software.of_cpu()
         machine = machine.model_copy(update={"accelerators": {}, "software": software})
     return f"{device}-{sha256_of_bytes(machine.model_dump_json().encode())[:16]}"
 
