@@ -25,7 +25,7 @@ from benchmarks.tutorials import PROGRAMS, missing, prepare
 from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Result
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.machine.fingerprint import fingerprint
@@ -68,7 +68,7 @@ class Row:
     @property
     def held(self) -> bool:
         """Return True if the run's time lies in the interval of the answer."""
-        low, high = job_interval(self.asked.timings)
+        low, high = job_time(self.asked.timings).interval
         return low <= self.ran.timings.whole_seconds <= high
 
     @property

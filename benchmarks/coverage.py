@@ -31,7 +31,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from benchmarks.asked import Photos, Tagger, cnn
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
 from photofinish.models.registry import build_model
@@ -262,7 +262,8 @@ def windows(recording: Recording, seconds: float, others: Sequence[Recording]) -
     for first in range(0, len(recording.blocks) - blocks + 1, max(1, blocks // 2)):
         run = measured(recording, first, first + blocks)
         off = [math.exp(abs(math.log(truth / run.whole_seconds))) for truth in truths]
-        low, high = (math.inf, 0.0) if run.busy else job_interval(run)  # empty: none is printed
+        interval = job_time(run).interval
+        low, high = (math.inf, 0.0) if run.busy else interval  # none is printed, and holds nothing
         held = statistics.fmean(low <= truth <= high for truth in truths)
         yield Window(off, held, low <= whole_seconds <= high, high / low)
 

@@ -15,7 +15,7 @@ from training_process import measure_here
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Result
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
 from photofinish.commands.ask_start import are_experiments
@@ -54,7 +54,7 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     assert timings.median_step_seconds < 1.01 * timings.median_epoch_seconds
     assert measured.operations
     assert measured.first_step
-    low, high = job_interval(timings)
+    low, high = job_time(timings).interval
     assert low < timings.whole_seconds < high
     assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
     result = Result("small", "cpu", timings, "fp32", None, measured.training)

@@ -20,7 +20,7 @@ from photofinish.answer.decision import decide
 from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.speedups import job_speedup
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.answer_words import action_text, answer_text, estimate_hints
@@ -141,7 +141,7 @@ def test_a_validation_that_was_timed_once_widens_the_range_of_all(
 ) -> None:
     widths = []
     for share in (0.0, 0.2, 1.0):
-        low, high = job_interval(compared(32, validation_share=share).cpu.timings)
+        low, high = job_time(compared(32, validation_share=share).cpu.timings).interval
         widths.append(high / low)
     assert widths == sorted(set(widths))
     assert widths[2] == pytest.approx(
@@ -228,7 +228,7 @@ def test_an_estimate_lies_in_its_interval_which_more_spread_never_narrows(
     middle = statistics.fmean(parts)
     wider = [middle + 1.5 * (part - middle) for part in parts]
     one, other = asked(parts), asked(wider)
-    (low, high), (lower, higher) = job_interval(one), job_interval(other)
+    (low, high), (lower, higher) = job_time(one).interval, job_time(other).interval
     assert lower <= low < one.whole_seconds < high <= higher
     assert len(one.pass_seconds) == len(parts)
     speedup = job_speedup(one, asked(_draws(4, seed)))
@@ -241,7 +241,7 @@ def test_few_parts_hold_the_truth(asked: Asked, count: int) -> None:
     """Independent steps of 1 s that vary by a fifth: 1,000 s and a start of 9 s."""
     draw, held = random.Random(count), 0
     for _ in range(200):
-        low, high = job_interval(asked([draw.gauss(1, 0.2) for _ in range(count)]))
+        low, high = job_time(asked([draw.gauss(1, 0.2) for _ in range(count)])).interval
         held += low <= STEPS + 9 <= high
     assert held >= 170
 
@@ -265,7 +265,9 @@ def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count:
         return experiment_job(measured.model_copy(update=changed), job)
 
     assert len(times(parts).pass_seconds) == count
-    (low, high), (more_low, less_high) = map(job_interval, (times(parts), times(3 * parts)))
+    (low, high), (more_low, less_high) = (
+        job_time(each).interval for each in (times(parts), times(3 * parts))
+    )
     assert low < times(parts).whole_seconds < high
     if count > 1:
         assert (low < more_low, less_high < high) == (True, True)

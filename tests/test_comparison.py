@@ -29,7 +29,7 @@ from result_files import (
 from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.answer.diagnosis import why_not_known
 from photofinish.answer.result import Trained
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -181,7 +181,7 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     made = trained(make_result, attribution=made_up_attribution(0.05), load=load["train"])
     folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
     result = replace(made, timings=read_trained(folder)[0])
-    assert (job_interval(result.timings)[1] == math.inf) is (busy_stage == "train")
+    assert (job_time(result.timings).interval[1] == math.inf) is (busy_stage == "train")
     found = why_not_known(as_result(result))
     assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
     text = text_of(verdict(pair_of(result)))

@@ -25,7 +25,7 @@ from result_files import (
 from photofinish.answer.candidates import candidates
 from photofinish.answer.comparison import equal_losses, same_steps
 from photofinish.answer.result import Trained
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.answer.word import decide_rented
 from photofinish.commands.pipeline import record_results
 from photofinish.config.experiment import Optimizer, Schedule
@@ -328,6 +328,6 @@ def test_the_records_of_the_h100_give_the_times_that_they_gave() -> None:
     }
     whole = {device: round(each.whole_seconds, 1) for device, each in times.items()}
     assert whole == {"cpu": 332.5, "gpu": 36.9}
-    low, high = job_interval(times["gpu"])
+    low, high = job_time(times["gpu"]).interval
     assert (round(low, 1), round(high, 1)) == (30.5, 44.7)
     assert times["gpu"].operations

@@ -16,7 +16,7 @@ from training_stage import TrainingStage, contents
 
 from photofinish.answer.decision import decide
 from photofinish.answer.result import Trained
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean
 from photofinish.config.base import read_plan
 from photofinish.config.compare import Comparing
@@ -165,7 +165,7 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     passes = math.sqrt(48 / 50) * error_of_mean((20.0, 22.0)) * 1050 / whole
     half = math.hypot(MACHINE, passes, ONCE * 10 / whole)
     ends = whole / math.exp(half), whole * math.exp(half)
-    assert job_interval(timings) == pytest.approx(ends, rel=1e-3)
+    assert job_time(timings).interval == pytest.approx(ends, rel=1e-3)
 
 
 def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(

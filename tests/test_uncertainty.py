@@ -13,7 +13,7 @@ from conftest import MakeResult
 from numpy.typing import NDArray
 from result_files import trained
 
-from photofinish.answer.times import job_interval, job_time
+from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean, total
 from photofinish.results import EpochTiming
 from photofinish.results.job_times import Timings
@@ -71,7 +71,7 @@ def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
 ) -> None:
     held = 0
     for epochs in drift.epochs(job_seconds, seed=seconds):
-        low, high = job_interval(times(made_up, epochs[:seconds].tolist(), job_seconds))
+        low, high = job_time(times(made_up, epochs[:seconds].tolist(), job_seconds)).interval
         held += low <= STARTUP_SECONDS + epochs.sum() <= high
     assert held >= 0.85 * TRIES
 
@@ -96,7 +96,7 @@ def test_more_epochs_do_not_widen_the_interval(made_up: Timings) -> None:
     epochs = Drift(0.05, 30).epochs(240, seed=7)
     widths = []
     for count in (2, 4, 15, 60, 240):
-        ends = [job_interval(times(made_up, each[:count].tolist(), 7200)) for each in epochs]
+        ends = [job_time(times(made_up, each[:count].tolist(), 7200)).interval for each in epochs]
         widths.append(float(np.median([high / low for low, high in ends])))
     # A short window shows less of a slow drift.
     assert all(later < 1.01 * earlier for earlier, later in pairwise(widths))
@@ -108,7 +108,7 @@ def test_a_run_that_comes_differs_from_the_one_that_was_timed(made_up: Timings) 
     for _ in range(TRIES):
         timed, to_come = np.exp(random.normal(0, 0.08, 2))
         epochs = timed * np.exp(random.normal(0, 0.03, 15))
-        low, high = job_interval(times(made_up, epochs.tolist(), 720))
+        low, high = job_time(times(made_up, epochs.tolist(), 720)).interval
         held += low <= STARTUP_SECONDS + 720 * to_come <= high
     assert held >= 0.85 * TRIES
 
@@ -136,7 +136,7 @@ def test_a_noisier_sample_has_a_wider_range(made_up: Timings) -> None:
     widths = []
     for noise in (0.0, 0.05, 0.1, 0.2, 0.4):
         epochs = [1 + noise * (-1) ** (place // 3) for place in range(15)]
-        low, high = job_interval(times(made_up, epochs, 720))
+        low, high = job_time(times(made_up, epochs, 720)).interval
         widths.append(high / low)
     assert widths == sorted(set(widths))
     assert widths[0] == pytest.approx(1.2**2, rel=0.01)

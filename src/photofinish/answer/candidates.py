@@ -95,7 +95,7 @@ def candidates(pair: Comparison) -> list[Candidate]:
 
 
 def recorded(pair: Comparison) -> list[Candidate]:
-    """Return the GPUs of other machines' records, each with the median of its records' times."""
+    """Return the GPUs that other machines recorded, each with its median time."""
     records: dict[str, list[JobTimes]] = defaultdict(list)
     for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
         records[short_name(hardware("gpu", timings))].append(timings)
@@ -200,7 +200,7 @@ class Worth:
 
     @property
     def most_here_seconds(self) -> float:
-        """Longest time on the CPU. As busy as it was it has no interval, and idle it takes less."""
+        """Longest time on the CPU. Idle, it takes less than as busy as it was."""
         most_seconds = self.here.interval[1]
         return most_seconds if math.isfinite(most_seconds) else self.here.seconds
 

@@ -88,35 +88,34 @@ class Decision:
         return self.worth.gpu.name if self.worth.gpu else None
 
 
-def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> list[Decision]:
+def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep.
 
     Those without an estimate are a separate sweep, because a sweep needs an estimate for each.
-    `sampled_seconds` is the maximum time of training that a sample had.
     """
     sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
         if not pair.compared:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
+    return [_decision(pair, rented.get(_sweep(pair))) for pair in pairs]
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
     return pair.cpu.sweep, bool(candidates(pair))
 
 
-def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
+def decide(pair: Comparison) -> Decision:
     """Decide for a single experiment, without its sweep."""
-    (decision,) = decide_all([pair], sampled_seconds)
+    (decision,) = decide_all([pair])
     return decision
 
 
-def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
+def _decision(pair: Comparison, rented: Worth | None) -> Decision:
     worth = measured(pair) or _without_gpu(pair, rented)
     if worth.is_yes and slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
         worth = replace(worth, answer="Can't tell")
-    return Decision(worth, _action(pair, worth, sampled_seconds))
+    return Decision(worth, _action(pair, worth))
 
 
 def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
@@ -124,18 +123,15 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
     if rented and (rented.is_yes or (rented.gpu and rented.answer != "No")):
         return rented
     bound = bounded(pair)
-    if bound and (rented is None or rented.answer == "No" or not _may_pay(bound, rented)):
-        return bound
-    return rented or not_estimated(pair)
+    if bound and rented and rented.answer != "No":
+        # The fastest GPU within the bound may save the minutes that are asked, if any.
+        most_seconds = rented.most_here_seconds * (1 - 1 / bound.limit)
+        if 0 < rented.terms.least_seconds <= most_seconds:
+            return rented
+    return bound or rented or not_estimated(pair)
 
 
-def _may_pay(bound: Worth, rented: Worth) -> bool:
-    """Return True if the fastest GPU within a bound saves the minutes that are asked, if any."""
-    most_seconds = rented.most_here_seconds * (1 - 1 / bound.limit)
-    return 0 < rented.terms.least_seconds <= most_seconds
-
-
-def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
+def _action(pair: Comparison, worth: Worth) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
     name = worth.gpu.name if worth.gpu and worth.about == "renting" else None
@@ -156,9 +152,8 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
         if error_of_passes(timings) > MACHINE:
-            wanted_seconds = _LONGER * (timings.total_seconds - timings.startup_seconds)
-            if wanted_seconds > sampled_seconds:  # else the sample ended as it was precise
-                return Action("measure longer", seconds=wanted_seconds)
+            measured_seconds = timings.total_seconds - timings.startup_seconds
+            return Action("measure longer", seconds=_LONGER * measured_seconds)
         if is_here:
             return Action("use either")
         if worth.basis != "recorded" and _would_decide(worth):
@@ -186,7 +181,9 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
         found.append((fewer.gain, fewer.gain, Action("fewer epochs", fewer=fewer)))
     of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []
     for run in (pair.cpu, *of_gpu):
-        if remedy := _remedy(pair, run):
+        remedies = [each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies]
+        same_model = (each for each in remedies if each.learns != "something else")
+        if remedy := next(same_model, None):
             gain = remedy.predicted.of_job(run.timings).middle
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
@@ -219,12 +216,6 @@ def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
             is_target = bool(settings.target_accuracy and accuracy >= settings.target_accuracy)
             return FewerEpochs(epoch, accuracy, is_target, timings.whole_seconds / left_seconds)
     return None
-
-
-def _remedy(pair: Comparison, run: Result) -> Remedy | None:
-    """Return a change of settings that does not change the model, or None."""
-    found = (each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies)
-    return next((remedy for remedy in found if remedy.learns != "something else"), None)
 
 
 def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, float]] | None:

@@ -53,7 +53,7 @@ def fair_seconds(run: JobTimes) -> float:
 
 
 def idle_seconds(run: JobTimes) -> float | None:
-    """Return the job's time without the other programs of a busy machine, or None if unknown."""
+    """Return the job's time on an idle machine, or None if it is not known."""
     least_seconds = least_epoch_seconds(run)
     if least_seconds is None:
         return None

@@ -11,7 +11,6 @@ from photofinish.answer.fair_cpu import fair_seconds, idle_seconds
 from photofinish.answer.uncertainty import (
     MACHINE,
     ONCE,
-    Interval,
     UncertainTime,
     error_of_mean,
     total,
@@ -19,14 +18,9 @@ from photofinish.answer.uncertainty import (
 from photofinish.results.job_times import JobTimes
 
 
-def job_interval(run: JobTimes) -> Interval:
-    """Return the interval of the whole job's time."""
-    return job_time(run).interval
-
-
 @dataclass(frozen=True)
 class ByLoad:
-    """Times of a job in a run that comes, as busy as the machine was, and on an idle one."""
+    """Times of a job's next run: as busy as the machine was, and on an idle one."""
 
     busy: UncertainTime
     idle: UncertainTime

@@ -52,7 +52,7 @@ def error_of_mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class UncertainTime:
-    """Time that was measured or estimated. It may be shorter by one error, longer by another."""
+    """Time that may be shorter by one error, and longer by another."""
 
     seconds: float
     faster: float = 0.0

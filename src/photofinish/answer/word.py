@@ -21,7 +21,7 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.times import ByLoad, time_by_load, total_by_load
+from photofinish.answer.times import ByLoad, job_time, time_by_load, total_by_load
 from photofinish.answer.uncertainty import Interval, UncertainTime
 from photofinish.config.compare import accelerators
 
@@ -66,7 +66,7 @@ def measured(pair: Comparison) -> Worth | None:
 
 
 def _common(words: Iterable[Answer]) -> Answer:
-    """Return the word for a machine as busy as it was and for an idle one, if it is the same."""
+    """Return the word that a busy machine and an idle one have in common."""
     first, other = words
     return first if first == other else "Can't tell"
 
@@ -98,10 +98,8 @@ def bounded(pair: Comparison) -> Worth | None:
 
 def not_estimated(pair: Comparison) -> Worth:
     """Return the answer if nothing is known of a GPU."""
-    limit, here = pair.bounds.job.at_most, time_by_load(pair.cpu.timings)
-    idle_seconds = here.idle_seconds
-    word: Answer = "Can't tell"
-    return Worth("any GPU", word, "no estimate", here.shown, idle_seconds=idle_seconds, limit=limit)
+    here = job_time(pair.cpu.timings)
+    return Worth("any GPU", "Can't tell", "no estimate", here, limit=pair.bounds.job.at_most)
 
 
 def loads_longer_than_it_starts(pair: Comparison) -> bool:

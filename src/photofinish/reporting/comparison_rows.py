@@ -14,7 +14,7 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.result import Result, Trained
 from photofinish.answer.spending import ResourceUse
 from photofinish.answer.step_costs import PARTS
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
@@ -71,7 +71,7 @@ class _DeviceRow:
 
     @property
     def job_interval(self) -> Interval | None:
-        return job_interval(self.limited.timings) if self.limited else None
+        return job_time(self.limited.timings).interval if self.limited else None
 
     @property
     def causes(self) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from photofinish.answer.times import job_interval
+from photofinish.answer.times import job_time
 from photofinish.reporting.say import say
 from photofinish.results.job_times import JobTimes
 from photofinish.wording import counted, is_wide, seconds
@@ -27,7 +27,7 @@ def early(timings: JobTimes) -> str:
 
 def caution(timings: JobTimes) -> str:
     """Return a caution about a training that was timed in part, as by a time limit."""
-    (low, high), (done, _, unit) = job_interval(timings), timings.timed
+    (low, high), (done, _, unit) = job_time(timings).interval, timings.timed
     is_trained = unit == "epoch"  # else it was a sample of steps
     ends = say("unsure") if is_wide((low, high)) else ""
     ends = say("as busy as now") if timings.busy else ends

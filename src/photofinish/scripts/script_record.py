@@ -162,6 +162,9 @@ def measured_script(
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
     loaded = process.loader_times
     workers = None if loader is None else process.loaders[loader].workers
+    why_not = process.uncounted or "the script took too few steps to count one of them"
+    if figures is None:
+        why_not = "no step of an optimizer was seen in the script"
     host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
     return Measured(
         **made_here(host),
@@ -201,7 +204,7 @@ def measured_script(
         peak_host_memory_bytes=host_bytes,
         load=run.load,
         operations=operations,
-        not_counted=None if operations else _why_not_counted(figures, process),
+        not_counted=None if operations else why_not,
         loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
 
@@ -234,12 +237,6 @@ def _beside(file: str) -> str:
     """Return a path as a user in this folder would write it."""
     path = Path(file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
-
-
-def _why_not_counted(figures: Figures | None, process: Process) -> str:
-    if figures is None:
-        return "no step of an optimizer was seen in the script"
-    return process.uncounted or "the script took too few steps to count one of them"
 
 
 def _is_bound(run: Watched) -> bool:
