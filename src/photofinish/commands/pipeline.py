@@ -116,13 +116,13 @@ def has_git() -> bool:
 
 def show_answers(args: argparse.Namespace) -> None:
     """Print the last answers again, or open their page."""
+    top = Path.cwd()
+    enter()
     import webbrowser
 
     from photofinish.commands.terminal import print_answer
     from photofinish.reporting.answers import read_answers
 
-    top = Path.cwd()
-    enter()
     answers = read_answers()
     page = Path.cwd() / "report/index.html"
     if args.json:
@@ -137,9 +137,9 @@ def show_answers(args: argparse.Namespace) -> None:
 
 def show_runs(args: argparse.Namespace) -> None:
     """Bring MLflow up to date, then become its server, unless the runs are on another server."""
+    enter()
     from photofinish.tracking.sync import bring_up_to_date
 
-    enter()
     bring_up_to_date(args.port)
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
     if address.startswith("http"):
@@ -191,10 +191,10 @@ def check_signals() -> None:
 
 def record_machine(args: argparse.Namespace) -> None:
     """Write this machine's facts to machines/<name>.json."""
+    enter()
     from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine
 
-    enter()
     path = Path("machines", f"{args.name}.json")
     write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
     named = f"gpu: {{machine: {args.name}}}"
