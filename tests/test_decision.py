@@ -248,6 +248,32 @@ def test_of_gpus_with_the_best_answer_one_is_named_that_has_it_by_its_data_sheet
     assert (decision.answer, decision.gpu_name) == ("Probably yes", "L4")
 
 
+def test_a_quiet_record_counts_before_one_of_a_busy_machine(job: Job) -> None:
+    name = accelerators()["T4"].full_name
+    quiet, busy = (
+        with_timings(job(seconds, "gpu"), device_name=name, load=load)
+        for seconds, load in ((100.0, ()), (180.0, (BUSY,)))
+    )
+    worth = decide(with_references(job(6000.0), quiet, busy, settings=T4)).worth
+    assert worth.gpu
+    assert worth.gpu.time.seconds == quiet.timings.whole_seconds
+
+
+def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range(job: Job) -> None:
+    sampled = unevenly(with_timings(job(100.0), operations=HOUR_STEP), *[10.0] * 6, left=94)
+    pairs = [pair_of(each, settings=T4) for each in (sampled, with_timings(sampled, load=(BUSY,)))]
+    lines = [verdict(*each).answer for each in zip(pairs, decide_all(pairs), strict=True)]
+    for line in lines:
+        assert re.search(r"~[\d.]+ min as busy as now for the sweep's 2 jobs here", line)
+        assert "not known" not in line
+
+
+def test_a_gpu_that_was_busy_is_sure_beside_a_quiet_cpu(job: Job) -> None:
+    busy = pair_of(job(3600.0), job(10.0, "gpu", load=(BUSY,)))
+    assert decide(busy).answer == "Yes"  # idle, the GPU takes even less
+    assert verdict(busy).answer.startswith("Yes. 10 s on the Some GPU, 60 min on the CPU: 360x")
+
+
 def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:
     alone = with_timings(job(560.0), operations=HOUR_STEP)
     seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)

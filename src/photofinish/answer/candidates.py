@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.prices import GpuTerms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.times import job_time
+from photofinish.answer.times import ByLoad, job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
 from photofinish.config.compare import accelerators
 from photofinish.results.job_times import JobTimes
@@ -100,7 +100,8 @@ def recorded(pair: Comparison) -> list[Candidate]:
     for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
         records[short_name(hardware("gpu", timings))].append(timings)
     found = []
-    for name, of_gpu in records.items():
+    for name, every in records.items():
+        of_gpu = [each for each in every if not each.busy] or every
         middle, seconds = of_gpu[len(of_gpu) // 2], median(each.whole_seconds for each in of_gpu)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
         terms = terms_of(name, pair.settings)
@@ -166,12 +167,10 @@ class Worth:
     about: About
     answer: Answer
     reason: Reason | None
-    here: UncertainTime
-    """Time on the CPU, as busy as it was."""
+    time_here: ByLoad
+    """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
-    idle_seconds: float | None = None
-    """Time on the CPU when it is idle, if it was busy and this is known."""
     interval: Interval | None = None
     """Interval that contains the speed-up in 9 of 10 cases. None if a machine was busy."""
     of_gpu: bool = False
@@ -199,10 +198,9 @@ class Worth:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
-    def most_here_seconds(self) -> float:
-        """Longest time on the CPU. Idle, it takes less than as busy as it was."""
-        most_seconds = self.here.interval[1]
-        return most_seconds if math.isfinite(most_seconds) else self.here.seconds
+    def here(self) -> UncertainTime:
+        """Time on the CPU, without an interval if it was busy."""
+        return self.time_here.shown
 
     @property
     def is_elsewhere(self) -> bool:

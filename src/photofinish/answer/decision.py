@@ -17,8 +17,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.result import Result
-from photofinish.answer.times import error_of_passes
-from photofinish.answer.uncertainty import MACHINE, UncertainTime
+from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean
 from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing
 from photofinish.results.records import DeviceLabel
@@ -125,7 +124,7 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
     bound = bounded(pair)
     if bound and rented and rented.answer != "No":
         # The fastest GPU within the bound may save the minutes that are asked, if any.
-        most_seconds = rented.most_here_seconds * (1 - 1 / bound.limit)
+        most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / bound.limit)
         if 0 < rented.terms.least_seconds <= most_seconds:
             return rented
     return bound or rented or not_estimated(pair)
@@ -151,7 +150,7 @@ def _action(pair: Comparison, worth: Worth) -> Action:
     if is_open:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
-        if error_of_passes(timings) > MACHINE:
+        if timings.untimed_epochs and error_of_mean(timings.pass_seconds) > MACHINE:
             measured_seconds = timings.total_seconds - timings.startup_seconds
             return Action("measure longer", seconds=_LONGER * measured_seconds)
         if is_here:

@@ -53,14 +53,12 @@ def fair_seconds(run: JobTimes) -> float:
 
 
 def idle_seconds(run: JobTimes) -> float | None:
-    """Return the job's time on an idle machine, or None if it is not known."""
+    """Return the job's time with an idle machine's epochs, or None if these are not known."""
     least_seconds = least_epoch_seconds(run)
     if least_seconds is None:
         return None
-    after_seconds = (run.once_seconds - run.startup_seconds) / slowdown_of_a_thread(run.load)
-    once_seconds = least_startup_seconds(run) + max(0.0, after_seconds)
     faster = min(1.0, least_seconds / statistics.fmean(run.epoch_seconds))
-    return once_seconds + faster * run.passes_seconds
+    return run.once_seconds + faster * run.passes_seconds
 
 
 def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:

@@ -37,8 +37,8 @@ An example is the gradient of a bias before BatchNorm.
 """
 _SURELY = statistics.NormalDist().inv_cdf(0.995)
 """Standard deviations by which scores of different models differ, as 1 % of equal ones do."""
-_SEED_SHARE, _MOST_SEED_POINTS = 0.2, 0.01
-"""Standard deviation of a score over seeds, as a share of the error, and the most of an accuracy.
+_SEED_SHARE, _MOST_SEED_POINTS, _SHARE_OF_VALUES = 0.2, 0.01, 0.05
+"""Standard deviation over seeds: of an accuracy as a share of its error, and at most; of values.
 
 By hand: networks with 95 % have 0.3 to 1 points. If one has 2, 13 % of equal trainings that ended
 apart are called different, on 10,000 items.
@@ -227,10 +227,10 @@ def _is_explained_by_seeds(
 ) -> bool:
     """Return True if equal trainings with different seeds may have such scores."""
     one, other = score.cpu or 0.0, score.gpu or 0.0
-    mean = (one + other) / 2
-    seed_sd, sd = _SEED_SHARE * mean, 0.0
+    seed_sd, sd = _SHARE_OF_VALUES * max(abs(one), abs(other)), 0.0
     if of_items:
-        seed_sd, sd = min(_MOST_SEED_POINTS, _SEED_SHARE * (1 - mean)), of_items.sd
+        error = 1 - (one + other) / 2
+        seed_sd, sd = min(_MOST_SEED_POINTS, _SEED_SHARE * error), of_items.sd
     sd = math.hypot(seed_sd, seed_sd, sd)  # of both devices, and of the test items
     if of_seeds:
         return abs(of_seeds.mean) <= _SURELY * max(sd, of_seeds.sd) / math.sqrt(of_seeds.seeds)

@@ -24,13 +24,10 @@ class ByLoad:
 
     busy: UncertainTime
     idle: UncertainTime
-    """The same on a quiet machine."""
+    is_busy: bool = False
+    """False if both are those of a quiet machine."""
     is_known: bool = True
     """False if nobody knows the idle machine's time, whose low end is then open."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self.busy != self.idle
 
     @property
     def shown(self) -> UncertainTime:
@@ -51,14 +48,16 @@ def time_by_load(run: JobTimes, *, with_seeds: bool = False) -> ByLoad:
         return ByLoad(time, time)
     seconds = idle_seconds(run)
     if seconds is None:
-        return ByLoad(time, time.reaching(0.0), is_known=False)
-    return ByLoad(time, replace(time, seconds=time.seconds * seconds / run.whole_seconds))
+        return ByLoad(time, time.reaching(0.0), is_busy=True, is_known=False)
+    idle = replace(time, seconds=time.seconds * seconds / run.whole_seconds)
+    return ByLoad(time, idle, is_busy=True)
 
 
 def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
     """Return the time of all jobs of a sweep."""
     busy, idle = total([each.busy for each in times]), total([each.idle for each in times])
-    return ByLoad(busy, idle, all(each.is_known for each in times))
+    is_busy = any(each.is_busy for each in times)
+    return ByLoad(busy, idle, is_busy, all(each.is_known for each in times))
 
 
 def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:

@@ -21,7 +21,7 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.times import ByLoad, job_time, time_by_load, total_by_load
+from photofinish.answer.times import ByLoad, time_by_load, total_by_load
 from photofinish.answer.uncertainty import Interval, UncertainTime
 from photofinish.config.compare import accelerators
 
@@ -57,9 +57,8 @@ def measured(pair: Comparison) -> Worth | None:
         "the GPU here",
         answer,
         _REASONS.get(main) if main else None,
-        here.shown,
+        here,
         Candidate(short_name(timings.device_name), "measured", there.shown, timings=timings),
-        here.idle_seconds,
         None if here.is_busy or there.is_busy else ratios[0],
         of_gpu,
     )
@@ -89,16 +88,16 @@ def of_rented(here: UncertainTime, there: UncertainTime, terms: GpuTerms) -> Ans
 
 def bounded(pair: Comparison) -> Worth | None:
     """Answer No if no GPU can make the job much faster, else return None."""
-    limit, here = pair.bounds.job.at_most, time_by_load(pair.cpu.timings)
+    limit = pair.bounds.job.at_most
     if limit >= pair.settings.worth_it:
         return None
     reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
-    return Worth("any GPU", "No", reason, here.shown, idle_seconds=here.idle_seconds, limit=limit)
+    return Worth("any GPU", "No", reason, time_by_load(pair.cpu.timings), limit=limit)
 
 
 def not_estimated(pair: Comparison) -> Worth:
     """Return the answer if nothing is known of a GPU."""
-    here = job_time(pair.cpu.timings)
+    here = time_by_load(pair.cpu.timings)
     return Worth("any GPU", "Can't tell", "no estimate", here, limit=pair.bounds.job.at_most)
 
 
@@ -127,8 +126,7 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
         "renting" if terms.is_rented else "using",
         "No" if is_short else "Can't tell",
         "too short" if is_short else "not known",
-        here.shown,
-        idle_seconds=here.idle_seconds,
+        here,
         terms=terms,
         jobs=len(sweep),
     )
@@ -153,7 +151,7 @@ def _by_candidates(here: ByLoad, found: Sequence[Candidate], jobs: int) -> Worth
         "renting" if best.terms.is_rented else "using",
         answer,
         reason,
-        here.shown,
+        here,
         best,
         terms=best.terms,
         jobs=jobs,
@@ -165,9 +163,8 @@ def _of(worth: Worth, here: ByLoad, gpu: Candidate) -> Worth:
     """Return an answer with these times here and on a GPU."""
     return replace(
         worth,
-        here=here.shown,
+        time_here=here,
         gpu=gpu,
-        idle_seconds=here.idle_seconds,
         interval=None if here.is_busy else here.busy.over(gpu.time),
         saved=here.shown.minus(gpu.time),
     )
@@ -179,7 +176,7 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
         return worth
     here = time_by_load(pair.cpu.timings)
     if worth.gpu is None:
-        return replace(worth, here=here.shown, idle_seconds=here.idle_seconds)
+        return replace(worth, time_here=here)
     own = next(each for each in candidates(pair) if each.name == worth.gpu.name)
     return _of(worth, here, own)
 

@@ -53,7 +53,6 @@ def measure_workers(
 ) -> dict[str, Any]:
     """Return the fields of LoaderTimes that need workers. Leave half of the time."""
     own, keep_seconds, longest_seconds = batches.settings.workers, budget.left_seconds / 2, 0.0
-
     tried: list[TriedWorkers] = []
     for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
         worker_bytes = max(tried[-1].memory_bytes, default=0) if tried else 0

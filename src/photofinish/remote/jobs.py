@@ -59,7 +59,9 @@ def run_job(text: str) -> None:
     clone = state_folder() / "worker"
     with exclusive(state_folder() / "locks", "worker", patience_seconds=float("inf")):
         clone_at(Path(), clone, job.commit)
-        environment = {key: text for key, text in os.environ.items() if not key.startswith("DVC_")}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith("DVC_")
+        }
         environment["MLFLOW_EXPERIMENT_NAME"] = job.tracked_in
         folders = {"PATH": Path(sys.executable).parent, "PYTHONPATH": (clone / "src").resolve()}
         for key, folder in folders.items():

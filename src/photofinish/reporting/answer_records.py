@@ -169,7 +169,9 @@ def answer_record(
     decision, worth = verdict.decision, of_one_training(pair, verdict.decision.worth)
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.is_elsewhere:
-        saved_seconds = Number.of(worth.here.seconds - gpu.time.seconds, worth.saved)
+        saved_seconds = Number.of(
+            worth.here.seconds - gpu.time.seconds, worth.saved if worth.interval else None
+        )
     return AnswerRecord(
         answer=decision.answer,
         about=decision.about,

@@ -42,7 +42,7 @@ _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "un
 def answer_text(pair: Comparison, decision: Decision) -> str:
     """Return the first line: the word, the times here and there, and the cause."""
     worth = decision.worth
-    if pair.cpu.timings.is_bound and worth.is_yes:
+    if pair.cpu.timings.is_bound and worth.is_yes and worth.interval:
         return _only_a_gpu(pair, worth)
     text = say(
         _kind(worth),
@@ -54,7 +54,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         start=say("its start") if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         speedup=speedup_text(worth),
-        most=max(0.0, worth.most_here_seconds - worth.terms.start_seconds),
+        most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         gained=_gained(worth),
         cost=cost_text(worth.gpu) if worth.gpu else "",
         cause=cause_text(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
@@ -86,7 +86,7 @@ def _kind(worth: Worth) -> str:
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.most_here_seconds > worth.terms.start_seconds
+        gains = worth.time_here.busy.interval[1] > worth.terms.start_seconds
         return "too short to rent" if gains else "shorter than a start"
     kinds = {"Probably yes": "worth it", "No": "not worth it", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
@@ -127,18 +127,19 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     time, is_measured = seconds(value), not timings.untimed_epochs
     # The ends of a gain come from those of the time here.
     has_ends = _kind(worth) in ("too short to rent", "close call", "can't tell")
-    idle = say("when idle", idle=worth.idle_seconds) if worth.idle_seconds else ""
-    if timings.busy:
+    is_busy, idle_seconds = worth.time_here.is_busy, worth.time_here.idle_seconds
+    idle = say("when idle", idle=idle_seconds) if idle_seconds else ""
+    if is_busy:
         time = say("busy here", busy=value, idle=idle if is_measured or worth.jobs > 1 else "")
     elif is_measured and has_ends and not is_wide(interval):
         time = span(value, interval)
     if worth.jobs > 1:
-        time = time if is_measured or timings.busy else span(value, interval)
+        time = time if is_measured or is_busy else span(value, interval)
         return say("all of a sweep", here=f"{'~' * (not is_measured)}{time}", jobs=worth.jobs)
     if not is_measured:
         ends = "-".join(dict.fromkeys(ends_in_unit(value, interval)))
         known = say("unsure") if is_wide(interval) else ends
-        known = idle if timings.busy else known
+        known = idle if is_busy else known
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
@@ -201,7 +202,7 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
     if worth.about == "the GPU here":
         return cause_text(pair, worth)
-    if pair.cpu.timings.busy and worth.gpu:
+    if worth.time_here.is_busy and worth.gpu:
         return ""
     if worth.gpu:
         low, high = worth.gained

@@ -71,7 +71,8 @@ class _DeviceRow:
 
     @property
     def job_interval(self) -> Interval | None:
-        return job_time(self.limited.timings).interval if self.limited else None
+        timings = self.limited and self.limited.timings
+        return job_time(timings).interval if timings and not timings.busy else None
 
     @property
     def causes(self) -> list[str] | None:

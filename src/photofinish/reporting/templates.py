@@ -22,7 +22,7 @@ TEMPLATES = {
     "{worth.terms.worth_seconds:time} asked].",
     "worth it": "Probably yes, {verb} {gpu}: {there}[ with {start}][, {cost}], not {here}."
     "[ {cause:cap}.]",
-    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}]: gains {gained}"
+    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}][: gains {gained}]"
     "[, {worth.terms.worth_seconds:time} asked].[ {cost:cap}.]",
     "can't tell": "Can't tell yet: {there} on {gpu}[ with {start}], {here} here.[ {unknown:cap}.]",
     "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
