@@ -128,9 +128,8 @@ def estimated(pair: Comparison) -> list[Candidate]:
 def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the times that their data sheets predict from all GPUs' times.
 
-    These are on a line through the times' logarithms, over those of the root of fp32 rate times
-    bandwidth. So no GPU is chosen because its own estimate or record is too short by chance. With
-    fewer than three data sheets, all keep their own times.
+    A line goes through the times' logarithms, over those of the root of fp32 rate times bandwidth.
+    So no GPU is chosen because its own time is too short by chance. Two sheets change nothing.
     """
     sheets, times = accelerators(), {gpu.name: math.log(gpu.time.seconds) for gpu in gpus}
     known = [sheets[name] for name in times if name in sheets]
@@ -222,11 +221,6 @@ class Worth:
     def there_seconds(self) -> float:
         """Time on the GPU with a rented machine's start."""
         return self.gpu.with_start_seconds if self.gpu else math.inf
-
-    @property
-    def gain(self) -> float:
-        """Speed-up of the job by the GPU with a rented machine's start, or 1 without one."""
-        return self.here.seconds / self.there_seconds if self.gpu else 1.0
 
     @property
     def runs(self) -> Runs | None:

@@ -87,34 +87,35 @@ class Decision:
         return self.worth.gpu.name if self.worth.gpu else None
 
 
-def decide_all(pairs: Sequence[Comparison]) -> list[Decision]:
+def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> list[Decision]:
     """Decide for each experiment. Experiments with equal data set and network are one sweep.
 
     Those without an estimate are a separate sweep, because a sweep needs an estimate for each.
+    `sampled_seconds` is the maximum time of training that a sample had.
     """
     sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
         if not pair.compared:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(_sweep(pair))) for pair in pairs]
+    return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
     return pair.cpu.sweep, bool(candidates(pair))
 
 
-def decide(pair: Comparison) -> Decision:
+def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
     """Decide for a single experiment, without its sweep."""
-    (decision,) = decide_all([pair])
+    (decision,) = decide_all([pair], sampled_seconds)
     return decision
 
 
-def _decision(pair: Comparison, rented: Worth | None) -> Decision:
+def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
     worth = measured(pair) or _without_gpu(pair, rented)
     if worth.is_yes and slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
         worth = replace(worth, answer="Can't tell")
-    return Decision(worth, _action(pair, worth))
+    return Decision(worth, _action(pair, worth, sampled_seconds))
 
 
 def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
@@ -123,14 +124,14 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
         return rented
     bound = bounded(pair)
     if bound and rented and rented.answer != "No":
-        # The fastest GPU within the bound may save the minutes that are asked, if any.
+        # The fastest GPU within the bound may save the minutes that are asked.
         most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / bound.limit)
         if 0 < rented.terms.least_seconds <= most_seconds:
             return rented
     return bound or rented or not_estimated(pair)
 
 
-def _action(pair: Comparison, worth: Worth) -> Action:
+def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
     name = worth.gpu.name if worth.gpu and worth.about == "renting" else None
@@ -151,8 +152,9 @@ def _action(pair: Comparison, worth: Worth) -> Action:
         timings = pair.cpu.timings
         # More epochs narrow their own error only.
         if timings.untimed_epochs and error_of_mean(timings.pass_seconds) > MACHINE:
-            measured_seconds = timings.total_seconds - timings.startup_seconds
-            return Action("measure longer", seconds=_LONGER * measured_seconds)
+            wanted_seconds = _LONGER * (timings.total_seconds - timings.startup_seconds)
+            if wanted_seconds > sampled_seconds:  # else the sample ended by itself
+                return Action("measure longer", seconds=wanted_seconds)
         if is_here:
             return Action("use either")
         if worth.basis != "recorded" and _would_decide(worth):
@@ -187,7 +189,7 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
             found.append((gain, over_cpu, action))
-    by_gpu = worth.gain if worth.is_yes else 1.0
+    by_gpu = worth.here.seconds / worth.there_seconds if worth.is_yes else 1.0
     pays = [each for each in found if min(each[:2]) >= LEAST_GAIN and each[0] > by_gpu]
     return max(pays, key=lambda each: each[1])[2] if pays else None
 

@@ -27,7 +27,7 @@ class ByLoad:
     is_busy: bool = False
     """False if both are those of a quiet machine."""
     is_known: bool = True
-    """False if nobody knows the idle machine's time, whose low end is then open."""
+    """False if the idle machine's time is unknown: its low end is open."""
 
     @property
     def shown(self) -> UncertainTime:
@@ -61,7 +61,7 @@ def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
 
 
 def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
-    """Return the time of the whole job, without an interval on a busy machine."""
+    """Return the job's time, without an interval on a busy machine."""
     return time_by_load(run, with_seeds=with_seeds).shown
 
 
@@ -99,6 +99,6 @@ def error_of_passes(run: JobTimes) -> float:
 
 
 def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
-    """Return the mean of a run's steps or epochs. On a busy machine it has no interval."""
+    """Return the mean of steps or epochs, without an interval on a busy machine."""
     error = math.inf if run.busy else error_of_mean(values)
     return UncertainTime(statistics.fmean(values), machine=MACHINE).off_by(error)

@@ -105,7 +105,7 @@ def ask_command(
         pair = _compared(job, records, first, why_no_gpu, settings)
         there = [_compared(job, each, first, None, settings) for each in rented]
         pair = replace(pair, elsewhere=tuple(there))
-        answers.append(JobAnswer(job, pair, decide(pair)))
+        answers.append(JobAnswer(job, pair, decide(pair, limits.training_seconds)))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)

@@ -87,7 +87,7 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
     pairs = with_settings(pairs, plan, read_references(Path("reference"), plan.references))
-    decisions = decide_all(pairs)
+    decisions = decide_all(pairs, limits.training_seconds)
     for pair, decision in zip(pairs, decisions, strict=True):
         timings = pair.cpu.timings
         steps = float(timings.steps_per_epoch or 1)

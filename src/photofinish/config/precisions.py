@@ -56,7 +56,7 @@ class PrecisionFacts:
 _SINGLE = ScriptRounding(2.0**-14, 2.0**-15, 2.0**-5, 2.0**-3)
 _HALF = ScriptRounding(2.0**-7, 2.0**-3, 2.0**-4, math.inf)
 _BF16 = ScriptRounding(2.0**-4, 1.0, 2.0**-2, math.inf)
-_FP16 = ScriptRounding(2.0**-7, 2.0**-3, 2.0**-1, math.inf)  # a bias of ConvNeXt's is off by 27 %
+_FP16 = ScriptRounding(2.0**-7, 2.0**-3, 2.0**-1, math.inf)  # ConvNeXt: 27 %
 PRECISIONS = {
     "fp64": PrecisionFacts(8, 0.86, 2**-15, _SINGLE, 1e-2),
     "fp32": PrecisionFacts(4, 0.86, 2**-15, _SINGLE, 1e-2),

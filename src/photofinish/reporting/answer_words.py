@@ -127,19 +127,19 @@ def here_text(pair: Comparison, worth: Worth) -> str:
     time, is_measured = seconds(value), not timings.untimed_epochs
     # The ends of a gain come from those of the time here.
     has_ends = _kind(worth) in ("too short to rent", "close call", "can't tell")
-    is_busy, idle_seconds = worth.time_here.is_busy, worth.time_here.idle_seconds
-    idle = say("when idle", idle=idle_seconds) if idle_seconds else ""
-    if is_busy:
+    load = worth.time_here
+    idle = say("when idle", idle=load.idle_seconds) if load.idle_seconds else ""
+    if load.is_busy:
         time = say("busy here", busy=value, idle=idle if is_measured or worth.jobs > 1 else "")
     elif is_measured and has_ends and not is_wide(interval):
         time = span(value, interval)
     if worth.jobs > 1:
-        time = time if is_measured or is_busy else span(value, interval)
+        time = time if is_measured or load.is_busy else span(value, interval)
         return say("all of a sweep", here=f"{'~' * (not is_measured)}{time}", jobs=worth.jobs)
     if not is_measured:
         ends = "-".join(dict.fromkeys(ends_in_unit(value, interval)))
         known = say("unsure") if is_wide(interval) else ends
-        known = idle if is_busy else known
+        known = idle if load.is_busy else known
         time = say(
             "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
         )
