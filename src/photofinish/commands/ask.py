@@ -19,7 +19,7 @@ from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.reporting.answer_words import legend, stall_lines
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
@@ -29,6 +29,7 @@ from photofinish.reporting.ask_lines import (
     step_line,
     suggestion,
 )
+from photofinish.reporting.causes import stall_lines
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
 from photofinish.scripts.rented import rented_records
