@@ -360,6 +360,7 @@ TEMPLATES = {
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
     "unseen": "Not counted, as not seen: {what:commas}.",
+    "mapped": "{script.cuda_at} asks for a GPU without checking: in this run, cuda meant the CPU.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
     "unseen end": "what follows the last step",
