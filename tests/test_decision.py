@@ -444,7 +444,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     decision = decide(pair)
     found, whole = verdict(pair, decision), WholeJob("an hour", 1.0, 1.0, is_hour=True)
     pictures, left_out = job_pictures(pair, decision)
-    texts = [text_of(found), *bars(pair, decision), ]
+    texts = [text_of(found), *bars(pair, decision)]
     texts += legend([(pair, decision)], found.lines, is_asked=False)
     texts += [repaid_line(JobAnswer(whole, pair, decision)) or "", *left_out]
     texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
