@@ -98,7 +98,7 @@ TEMPLATES = {
     "starts nothing",
     "change a setting": "set `{setting}`: ~{gain} faster on this {device}[ ({ends})], {how}.",
     "fewer epochs": "set `epochs: {fewer.epochs}`, where {score}. The job gets {gain} faster.",
-    "target reached": "validation accuracy reached its {fewer.accuracy:.1%} target",
+    "target reached": "validation accuracy reached its target ({fewer.accuracy:.1%})",
     "best reached": "validation accuracy peaked at {fewer.accuracy:.1%}",
     "measure again": "when the machine is idle, `{command}` (up to {took:time}).",
     "measure longer": "set `time_limit: {limit} s` in params.yaml ({more:time} more).",
