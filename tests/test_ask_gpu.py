@@ -114,7 +114,7 @@ def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
     with pytest.raises(UserError) as raised:
         asked(script="import torch; torch.ones(1).cuda()")
     assert re.search("on the GPU, then on the CPU, both without stdin", capsys.readouterr().err)
-    assert "NVIDIA Test a step takes 10 ms (40 steps seen)" in str(raised.value)
+    assert "NVIDIA Test, a step takes 10 ms (40 steps seen)" in str(raised.value)
     assert "{device}" in str(raised.value)
 
 
