@@ -113,8 +113,8 @@ def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
     plant(process_of([0.01] * 40, "cuda"))
     with pytest.raises(UserError) as raised:
         asked(script="import torch; torch.ones(1).cuda()")
-    assert re.search("on the GPU, then as long again .* no input", capsys.readouterr().err)
-    assert "NVIDIA Test a step takes 10 ms (40 steps seen)" in str(raised.value)
+    assert re.search("on the GPU, then on the CPU, both without stdin", capsys.readouterr().err)
+    assert "NVIDIA Test, a step takes 10 ms (40 steps seen)" in str(raised.value)
     assert "{device}" in str(raised.value)
 
 
@@ -143,7 +143,7 @@ def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
     plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
     asked()
     err = capsys.readouterr().err
-    assert "the GPU's run, which was first, took 60 s, and the CPU's 2 s" in err
+    assert "the run on the GPU took 60 s and the later run on the CPU 2 s" in err
 
 
 def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     Path("model.py").write_text("changed = 1", encoding="utf-8")
     (answer,) = asked(steps)
     assert answer["answer"]["evidence"] != "recorded"
-    assert "another version of the script" in capsys.readouterr().err
+    assert "the script has changed since" in capsys.readouterr().err
     Path("rented-Test/photofinish-answer.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match=r"rented-Test.* remove it"):
         asked(steps)
@@ -213,7 +213,7 @@ for _ in range(20):
     ask_command(command, None, Limits(60, 60), Comparing())
     shown = capsys.readouterr()
     assert "Model: identical (the first step)" in shown.out
-    assert "seeded" in shown.err
+    assert "Seeding" in shown.err
 
 
 @pytest.mark.parametrize("gpu_seconds", [0.01, 1.0])
@@ -277,7 +277,10 @@ def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(
     (answer,) = asked(Length("max_steps", 100, "--steps"))
     starts = [record["startup_seconds"] for record in answer["records"].values()]
     assert starts == pytest.approx([295.9, 14.9])
-    assert "the CPU's run took 12 s and the GPU's 8 s, which counts" in capsys.readouterr().err
+    assert (
+        "the run on the CPU took 12 s and the run on the GPU 8 s, which counts"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:
