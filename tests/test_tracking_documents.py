@@ -76,7 +76,7 @@ def test_a_training_is_described_with_its_own_answer_only(
     for began, is_its in ((1.7e9, True), (1.6e9, False)):
         row = f"small-mlp,cpu,No,start-up,{began}"
         (tmp_path / documents.REPORT_TABLE).write_text(f"{header}\n{row}\n")
-        lines = ["No. 60 s here.", "Do: stay on this CPU."]
+        lines = ["No, don't rent: 60 s here.", "Next: stay on this CPU."]
         found = {"answers": {"small-mlp": {"answer": "No", "lines": lines}}}
         (tmp_path / documents.REPORT_ANSWERS).write_text(json.dumps(found))
         answers = documents.answers_of(tmp_path)
