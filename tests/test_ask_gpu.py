@@ -101,10 +101,11 @@ def test_a_cpu_on_which_no_step_ends_gives_a_bound(
     plant(process_of([0.001] * 40, "cuda"))
     (answer,) = asked(Length("max_steps", 100_000, "--steps"), STEPPING)
     assert answer["answer"]["answer"] == "Yes"
-    line = r"at least ([\d,]+)x: a step takes 1 ms on the Test, and none .* within ([\d.]+) s"
-    found = re.search(rf"Yes, {line} on the CPU\.\nDo: train on the GPU", capsys.readouterr().out)
+    line = r"1 ms a step, and no step finished in ([\d.]+) s on the CPU \(([\d,]+)x faster or more"
+    words = rf"Yes, use the Test: {line}\)\.\nNext: train on the GPU"
+    found = re.search(words, capsys.readouterr().out)
     assert found
-    assert 0.1 < int(found[1].replace(",", "")) / (1000 * float(found[2])) < 1.5
+    assert 0.1 < int(found[2].replace(",", "")) / (1000 * float(found[1])) < 1.5
 
 
 def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
@@ -125,7 +126,7 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     assert epochs == {"cpu": 80, "gpu": 20}
 
 
-@pytest.mark.parametrize(("gpu_start", "line"), [(4.0, "repays its start after 2.3 s"), (2.0, "")])
+@pytest.mark.parametrize(("gpu_start", "line"), [(4.0, "longer start-up after 2.3 s of training"), (2.0, "")])
 def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
     plant: Plant, capsys: pytest.CaptureFixture[str], gpu_start: float, line: str
 ) -> None:
@@ -133,7 +134,7 @@ def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
     asked()
     out = capsys.readouterr().out
     assert line in out
-    assert ("repays its start" in out) is bool(line)
+    assert ("longer start-up" in out) is bool(line)
     assert "no estimates" not in out  # of other GPUs, beside a measured one
 
 
@@ -175,7 +176,7 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     (answer,) = asked(steps)
     found = [answer["answer"][key] for key in ("answer", "evidence", "gpu")]
     assert found == ["Probably yes", "recorded", "Test"]
-    assert answer["answer"]["model"] == "identical (the first step)* on a Test"
+    assert answer["answer"]["model"] == "yes, bit for bit (first step)* on a Test"
     assert answer["answer"]["gpu_seconds"]["value"] == pytest.approx(102, rel=0.01)
     Path("model.py").write_text("changed = 1", encoding="utf-8")
     (answer,) = asked(steps)
@@ -212,7 +213,7 @@ for _ in range(20):
     command = [warm_python.executable(), "train.py"]
     ask_command(command, None, Limits(60, 60), Comparing())
     shown = capsys.readouterr()
-    assert "Model: identical (the first step)" in shown.out
+    assert "Same model: yes, bit for bit (first step)" in shown.out
     assert "Seeding" in shown.err
 
 
@@ -228,9 +229,9 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing())
     shown = capsys.readouterr().out
     report = text_of(verdict(answer.pair, answer.decision))
-    assert "train.py:3 has `item`" in report
-    assert "\ntrain.py:3 has `item` in each step" in shown
-    assert re.search("a step 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
+    assert "train.py:3 calls `item`" in report
+    assert "\ntrain.py:3 calls `item` in every step" in shown
+    assert re.search("one step on .*, 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
 
 
 def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:

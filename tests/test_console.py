@@ -82,7 +82,10 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     assert capsys.readouterr().out == ""
 
 
-ANSWER = "job  Yes. 2 s on the H100\n     Do: `photofinish rent T4`. Model: identical.\n  T4  ░░█"
+ANSWER = """job  Yes, use the H100: 2 s on the CPU, 1 s on the GPU, 2x faster.
+     Next: `photofinish rent T4` prints how. Same model: yes, bit for bit.
+  T4  ░░█"""
+STYLED = "1;32mYes, use the H100", "1mNext:", "1mSame model:", "32m`photofinish rent T4`", "36m█"
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -100,4 +103,4 @@ def test_an_answer_is_the_same_text_with_and_without_colours(
     print_answer(ANSWER)
     text = shown.getvalue()
     assert re.sub(r"\x1b\[[\d;]*m", "", text) == f"{ANSWER}\n"
-    assert ("\x1b[1;32mYes\x1b[0m" in text) is is_terminal
+    assert all((f"\x1b[{each}\x1b[0m" in text) is is_terminal for each in STYLED)
