@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from conftest import MakeResult
-from result_files import BUSY, STEP, pair_of, paired, trained, with_timings
-from test_default_jobs import cpu_result
+from result_files import STEP, pair_of, paired, trained, with_timings
 from test_references import recorded
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Trained
 from photofinish.config.compare import Comparing
 from photofinish.reporting.model_words import model_text
-from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
 from photofinish.results.records import DeviceLabel
 

@@ -28,7 +28,6 @@ from photofinish.answer.remedies import loader_remedies
 from photofinish.answer.result import Trained
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.live import LiveSamples
-from photofinish.inside import loader_time
 from photofinish.measure import loader_times, loader_workers
 from photofinish.measure.loader_times import measure, measure_loader
 from photofinish.measure.loader_tries import RESIDENT, try_inputs
@@ -128,7 +127,7 @@ def test_workers_are_tried_up_to_the_cores(
     load: Load, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"workers": workers} if workers else {}
-    monkeypatch.setattr(loader_time, "SAMPLES", 8)
+    monkeypatch.setattr(loader_times, "SAMPLES", 8)
     found = measure(load(Items(transforms=[burn]), **settings), Budget(60.0), cores=2)
     assert [each.workers for each in found.tried_workers] == [1, 2]
     monkeypatch.setattr(loader_workers, "available_memory_bytes", lambda: 1)
@@ -149,7 +148,7 @@ def hangs_in_a_worker(row: int) -> Any:
 def test_workers_that_hang_leave_the_time_of_this_process(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader_time, "SAMPLES", 8)
+    monkeypatch.setattr(loader_times, "SAMPLES", 8)
     found = measure(load(Items(read=hangs_in_a_worker)), Budget(1.0), cores=2)
     assert found.whole_seconds > 0
     assert not found.tried_workers

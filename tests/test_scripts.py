@@ -139,13 +139,10 @@ for batch in photofinish.steps(torch.utils.data.DataLoader(Slow(), batch_size=4)
 """
 
 
-def test_the_loader_of_a_loop_is_timed_after_it(tmp_path: Path) -> None:
+def test_a_loop_over_a_named_loader_has_one_loader(tmp_path: Path) -> None:
     batches = [1, 2]
     assert photofinish.steps(batches) is batches  # outside of a stage
     process, _ = recorded(tmp_path, SLOW_LOADER)
-    assert process.loader_times
-    assert process.loader_times["whole_seconds"] > 4 * 0.002
-    assert process.timing_loader_seconds > 0
     assert len(process.loaders) == 1
     assert figures_of(process).batches_per_step == 1
 
@@ -257,7 +254,10 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
         return read_script_pair(plan, custom_files.folder / "results", Comparing())
 
-    complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run` times it again."
+    complete, note = (
+        run_mine(WITH_LINE),
+        "The script has changed since: `photofinish run` times it again.",
+    )
     on_gpu = complete.model_copy(update={"device": "gpu"})
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
     assert pair().compared

@@ -11,7 +11,7 @@ from typing import Any
 import warm_python
 from conftest import ROOT, run_command
 
-from photofinish.inside.hooks import FOLDER, TIMES_LOADING
+from photofinish.inside.hooks import FOLDER
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Process, WatchedScript
 
@@ -69,7 +69,7 @@ def recorded(
     """Return what `photofinish.steps` recorded of a script, and what it printed."""
     lines = folder / "lines"
     lines.mkdir(exist_ok=True)
-    own = {FOLDER: str(lines), TIMES_LOADING: "1", "PYTHONPATH": str(ROOT / "src")} | variables
+    own = {FOLDER: str(lines), "PYTHONPATH": str(ROOT / "src")} | variables
     (folder / "mine.py").write_text(script, encoding="utf-8")
     python = warm_python.executable() if is_warm else sys.executable
     ran = run_command([python, "mine.py"], folder, os.environ | own)

@@ -30,8 +30,13 @@ _PLACES = (
 """Functions that compute gradients, or return one that does."""
 
 
-class ByHand:
-    """Finder of the line whose gradients end a step, until an optimizer exists."""
+def watch_gradients(recorder: Recorder) -> None:
+    """Let a recorder see the steps of a script that has no optimizer."""
+    _ByHand(recorder)
+
+
+class _ByHand:
+    """Finder of the line whose gradients end a step. Steps that are seen otherwise end it."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -68,6 +73,9 @@ class ByHand:
     def _has_gradients(self, frame: Any, arguments: tuple[Any, ...]) -> None:
         line = frame.f_code, frame.f_lineno
         if self._line is None:
+            if self._recorder.first_step_at is not None:
+                self.end()
+                return
             self._times[line] += 1
             if self._times[line] < _LEAST_TIMES:
                 return

@@ -27,9 +27,10 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 from .recorder import Recorder
+from .without_gpu import map_cuda_to_the_cpu
 
-FOLDER, TIMES_LOADING = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TIMES_LOADING"
-"""Variables: the folder for measurements, and whether loading is timed at the end."""
+FOLDER = "PHOTOFINISH_RECORDS"
+"""Variable: the folder for measurements."""
 SEEDED, MAPS_CUDA = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MAPS_CUDA"
 """Variables: whether the script's random numbers are seeded, and whether cuda means the CPU."""
 LOCK = "running.lock"
@@ -61,13 +62,20 @@ def start() -> Recorder | None:
         threading.Thread(target=_end_with, args=(folder / LOCK,), daemon=True).start()
     if os.environ.get("RANK", "0") != "0":
         return None
-    recorder = Recorder(folder, times_loading=TIMES_LOADING in os.environ)
-    calls = {"argparse": recorder.argparse_imported, "torch": recorder.torch_imported}
+    recorder = Recorder(folder)
+
+    def torch_imported() -> None:
+        torch = sys.modules["torch"]
+        if MAPS_CUDA in os.environ:
+            map_cuda_to_the_cpu(torch)
+        recorder.torch_imported()
+        if SEEDED in os.environ:
+            torch.manual_seed(0)
+
+    calls = {"argparse": recorder.argparse_imported, "torch": torch_imported}
     if SEEDED in os.environ:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
-        recorder.seeds = True
-    recorder.maps_cuda = MAPS_CUDA in os.environ
     calls |= {name: functools.partial(recorder.other_imported, name) for name in OTHER_LIBRARIES}
     for name in calls.keys() & sys.modules.keys():
         calls.pop(name)()

@@ -21,12 +21,11 @@ from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .script_files import ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, Loaders, NamedLoader
-from .without_gpu import failure, map_cuda_to_the_cpu
+from .without_gpu import failure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .by_hand import ByHand
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
@@ -48,7 +47,7 @@ _clock = time.perf_counter
 class Recorder:
     """Recorder of a process's training, which writes measurements line by line."""
 
-    def __init__(self, folder: Path, *, times_loading: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self._lines = LineFile(folder)
         self._note = self._lines.note
         self._forward_hook: Any = None
@@ -56,7 +55,7 @@ class Recorder:
         """Module torch, once the script has imported it."""
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
-        self._loaders = Loaders(self._note, times_loading=times_loading)
+        self._loaders = Loaders(self._note)
         self._files = ScriptFiles()
         self._optimizers = Optimizers()
         self._steps: list[int] = []
@@ -64,15 +63,12 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
-        self.seeds = self.maps_cuda = False
-        """True to seed torch once it is imported, and to let cuda mean the CPU."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
-        self._first_step_at: float | None = None
+        self.first_step_at: float | None = None
         self._is_on_cpu = True
         self._device: Device | None = None
-        self._by_hand: ByHand | None = None
         self.is_attentive = True
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
@@ -113,16 +109,12 @@ class Recorder:
             return
         from .patches import watch_torch
 
-        if self.maps_cuda:
-            map_cuda_to_the_cpu(torch)
         watch_torch(self)
-        from .by_hand import ByHand
+        from .by_hand import watch_gradients
 
-        self._by_hand = ByHand(self)
+        watch_gradients(self)
         self._torch = torch
         self.watch_forward()
-        if self.seeds:
-            torch.manual_seed(0)
         from .first_values import FirstValues
 
         self._first_step = FirstValues(self._note)
@@ -139,8 +131,6 @@ class Recorder:
 
     def named(self, loader: Any) -> NamedLoader:
         """Return a loader that a script names as the training's."""
-        if self._by_hand:
-            self._by_hand.end()
         return NamedLoader(self, loader)
 
     def loader_begins(self, loader: Any, key: Any) -> int:
@@ -157,7 +147,7 @@ class Recorder:
 
     def loader_ended(self) -> None:
         """Watch whether validation follows."""
-        if self._first_step_at is not None:
+        if self.first_step_at is not None:
             self.watch_forward()
 
     def batch_loaded(self, number: int, batch: Any) -> None:
@@ -168,7 +158,7 @@ class Recorder:
             self._end_run()
             self.batches = self.batches or 1
         self.loader = number
-        if self._first_step and self._compiles and self._first_step_at is None:
+        if self._first_step and self._compiles and self.first_step_at is None:
             self._first_step.batch_loaded()
         if self._single_steps.counting is not None:
             self._single_steps.counting.add(batch)
@@ -181,7 +171,7 @@ class Recorder:
 
         The tensors are on the device that computes.
         """
-        if self._first_step_at is None:
+        if self.first_step_at is None:
             self._add_optimizer(NAMED, tensors)
         if self._optimizers.has_only_named:
             self._steps[0] += 1
@@ -195,7 +185,7 @@ class Recorder:
             self._closes_at = 0.0
 
     def _module_begins(self, module: Any, _inputs: Any) -> None:
-        if self._first_step_at is None:
+        if self.first_step_at is None:
             self._forward_passes += 1
             self._note_seen()
         else:
@@ -210,7 +200,7 @@ class Recorder:
 
     def _note_seen(self) -> None:
         """Note how many batches and forward passes there were before the first step."""
-        if self._first_step_at is None:
+        if self.first_step_at is None:
             now, is_first = _clock(), self._seen_at is None
             self._seen_at = self._seen_at or now
             if is_first or self._lines.is_old(now):
@@ -260,8 +250,6 @@ class Recorder:
             self._end_run()  # it may begin another training
             number = self._add_optimizer(id(optimizer), weights)
         self._optimizers.keep(optimizer, number)
-        if self._by_hand:
-            self._by_hand.end()
         return number
 
     def _add_optimizer(self, key: Any, weights: Sequence[Any]) -> int:
@@ -281,8 +269,8 @@ class Recorder:
                 self._device = found
             except Exception:  # noqa: BLE001  # of a device that torch.accelerator lacks
                 self.note_unseen(f"trains on {kind} with a torch that can't wait for it")
-        if self._first_step_at is None:
-            self._first_step_at = _clock()
+        if self.first_step_at is None:
+            self.first_step_at = _clock()
             self.is_attentive = self._device is not None
             self._forget_forward()
             if self._lines.begin_training():
@@ -341,7 +329,7 @@ class Recorder:
 
     def _grown(self, now: float, least: float, most: float) -> float:
         """Return a share of the training so far, within limits."""
-        return min(most, max(least, _BLOCK_SHARE * (now - (self._first_step_at or now))))
+        return min(most, max(least, _BLOCK_SHARE * (now - (self.first_step_at or now))))
 
     def _sums(self, at: float) -> list[Any]:
         on_device = self._device.event_seconds() if self._device else []
@@ -364,7 +352,7 @@ class Recorder:
     def _end_single_step(self) -> None:
         """Count the operations in a period, once training has begun. Watch some on the CPU."""
         single, steps, now = self._single_steps, sum(self._all_steps), _clock()
-        passed_seconds = now - (self._first_step_at or now)
+        passed_seconds = now - (self.first_step_at or now)
         has_validated = self._validations > self._validations_before
         self._validations_before = self._validations
         if single.step_ended(
@@ -392,10 +380,10 @@ class Recorder:
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
-        """Write the remaining lines, then the time of the training's loader."""
+        """Write the remaining lines."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
-        if self._first_step_at is None:
+        if self.first_step_at is None:
             self._note(kind="seen", **self._seen)
         else:
             self._end_run()
@@ -404,6 +392,3 @@ class Recorder:
             self._lines.add_memory()
         self._note(kind="failure", value=failure())
         self._note(kind="end", at=_clock())
-        if self._first_step_at is not None and not hasattr(sys, "last_value"):
-            self.is_nested = True
-            self._loaders.time_loading(_clock() - self._first_step_at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import Counter
@@ -135,11 +134,10 @@ def batches_of(loader: Any) -> float | None:
 class Loaders:
     """Numbers of loaders by data set and batch size. A script may make one for each epoch."""
 
-    def __init__(self, note: Callable[..., None], *, times_loading: bool) -> None:
+    def __init__(self, note: Callable[..., None]) -> None:
         self._note = note
         self._numbers: dict[Any, int] = {}
         self._lines: dict[int, Any] = {}
-        self._kept: dict[int, Any] | None = {} if times_loading else None
         self.batches: Counter[int | None] = Counter()
         """Number of batches of each loader."""
 
@@ -151,21 +149,4 @@ class Loaders:
             self._lines[number] = batches, workers
             line = {"loader": number, "batches": batches, "workers": workers}
             self._note(kind="loader", **line, is_named=key == NAMED)
-        if self._kept is not None:
-            self._kept[number] = loader
         return number
-
-    def time_loading(self, training_seconds: float) -> None:
-        """Time batches of the training's loader, if loaders are kept for this."""
-        if not self._kept:
-            return
-        from .loader_time import time_loader
-
-        number = self._numbers.get(NAMED, max(self._kept, key=self.batches.__getitem__))
-        began_at = time.perf_counter()
-        try:
-            times = time_loader(self._kept[number], training_seconds)
-        except Exception as error:  # noqa: BLE001  # of the user's code, which runs once more
-            times = None
-            print(f"note: loading isn't timed: {type(error).__name__}: {error}", file=sys.stderr)
-        self._note(kind="loader_time", seconds=time.perf_counter() - began_at, times=times)

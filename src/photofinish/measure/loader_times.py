@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, count, islice
+from typing import Any
 
 import torch
 
-from photofinish.inside.loader_time import affordable, seconds_for, time_batches
 from photofinish.machine.host import allowed_cores, cpu_facts
 from photofinish.measure.loader_tries import try_inputs
 from photofinish.measure.loader_workers import (
@@ -23,6 +25,12 @@ from photofinish.training.batches import Batch, Batches
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.trainer import Trainer
 
+SAMPLES, _LEAST_BATCHES = 200, 4
+_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
+"""Share of a training's time that measuring may take, with its lower and upper limit.
+
+By hand, as are the numbers of samples and batches.
+"""
 _ALONE_SHARE = 0.25
 """Share of the time for loading in this process, by hand. Workers get half of the rest."""
 
@@ -67,3 +75,42 @@ def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
 
 def _whole_batches(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
     return islice(batches.host_batches(epoch), batches.image_count // batches.batch_size)
+
+
+def seconds_for(training_seconds: float) -> float:
+    """Return how long measuring a loader may take after a training."""
+    return min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
+
+
+def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
+    """Return how many samples of a batch there is time for, from 1 to `most`."""
+    began_seconds = time.perf_counter()
+    load()
+    sample_seconds = time.perf_counter() - began_seconds
+    if _LEAST_BATCHES * sample_seconds > _MOST_SECONDS / 2:
+        raise TimeoutError(f"a sample takes {sample_seconds:.1f} s")
+    return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
+
+
+def time_batches(
+    load: Callable[[int], Iterator[Any]], size: int, batch_size: int, seconds: float
+) -> dict[str, Any]:
+    """Load batches of `size` samples, epoch by epoch, and return the time of `batch_size`.
+
+    It is the median, so that a batch that waited for a core counts little.
+    """
+    batches = chain.from_iterable(map(load, count()))
+    next(batches)
+    batch_seconds: list[float] = []
+    began_at = ended_at = time.perf_counter()
+    while len(batch_seconds) * size < SAMPLES:
+        next(batches)
+        batch_seconds.append(time.perf_counter() - ended_at)
+        ended_at += batch_seconds[-1]
+        if (ended_at - began_at) * (1 + 1 / len(batch_seconds)) > seconds:
+            break
+    return {
+        "samples": size * len(batch_seconds),
+        "batch_size": batch_size,
+        "whole_seconds": statistics.median(batch_seconds) * batch_size / size,
+    }

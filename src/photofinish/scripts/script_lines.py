@@ -158,8 +158,6 @@ class Process:
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
         self.peak_bytes: dict[str, int | None] = {"host_bytes": None, "device_bytes": 0}
-        self.loader_times: dict[str, Any] | None = None
-        self.timing_loader_seconds = 0.0
 
     def add(self, line: Any) -> None:
         if isinstance(line, list):
@@ -199,8 +197,6 @@ class Process:
             self.others[line["name"]] = line["at"]
         elif kind == "memory":
             self.peak_bytes = line
-        elif kind == "loader_time":
-            self.loader_times, self.timing_loader_seconds = line["times"], line["seconds"]
 
     @property
     def asks_for_gpu_at(self) -> str:

@@ -15,7 +15,7 @@ from photofinish.files import LARGE_FILE_BYTES
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_job import in_epochs
-from photofinish.results.measurements import LoaderTimes, Operations
+from photofinish.results.measurements import Operations
 from photofinish.results.pass_times import made_here
 from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
@@ -163,7 +163,6 @@ def measured_script(
     operations = None
     if counts:
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
-    loaded = process.loader_times
     workers = None if loader is None else process.loaders[loader].workers
     why_not = process.uncounted or "the script took too few steps to count one of them"
     if figures is None:
@@ -209,7 +208,6 @@ def measured_script(
         load=run.load,
         operations=operations,
         not_counted=None if operations else why_not,
-        loader=LoaderTimes.model_validate(loaded) if loaded else None,
     )
 
 
@@ -257,7 +255,7 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
         return {"startup_seconds": 0.0, "parts": (part,)}
     end_seconds = 0.0
     if run.status == 0:  # it may save or test its model at the end
-        end_seconds = run.ended_at - figures.last_step_at - process.timing_loader_seconds
+        end_seconds = run.ended_at - figures.last_step_at
         end_seconds -= figures.validated_at_end_seconds
     startup_seconds = figures.first_step_at - run.began_at - figures.step_seconds
     startup_seconds -= process.recording_seconds

@@ -22,7 +22,7 @@ from photofinish.custom.imports import name_of
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import kept_copy, state_folder
-from photofinish.inside.hooks import MAPS_CUDA, TIMES_LOADING
+from photofinish.inside.hooks import MAPS_CUDA
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
@@ -194,7 +194,7 @@ def _run(
     `cuda_at` is that of `watch`.
     """
     with recording(kind, gpus) as (folder, variables):
-        variables |= {TIMES_LOADING: "1"} | ({MAPS_CUDA: "1"} if cuda_at else {})
+        variables |= {MAPS_CUDA: "1"} if cuda_at else {}
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
         load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
