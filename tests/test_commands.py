@@ -142,7 +142,7 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     assert "trained" in "".join(outputs["table"][0]["data"]["text/plain"])
     asked = "".join(line for each in outputs["ask"] for line in each["text"])
     assert "the whole run:" in asked
-    assert "Model:" in asked
+    assert "Same model:" in asked
 
     refused = job.run("photofinish", "init")
     assert (refused.returncode, refused.stderr.count("\n")) == (EXIT_MISTAKE, 1)

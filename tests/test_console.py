@@ -98,7 +98,7 @@ def test_on_a_terminal_a_bar_shows_the_steps_and_the_time_left(
     assert capsys.readouterr().out == ""
 
 
-ANSWER = "job  Yes. 2 s on the H100\n     Do: `photofinish rent T4`. Model: identical.\n  T4  ░░█"
+ANSWER = "job  Yes, use the H100: 2 s\n     Next: `photofinish rent T4`. Same model: no\n  T4  ░░█"
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -116,4 +116,4 @@ def test_an_answer_is_the_same_text_with_and_without_colours(
     print_answer(ANSWER)
     text = shown.getvalue()
     assert re.sub(r"\x1b\[[\d;]*m", "", text) == f"{ANSWER}\n"
-    assert ("\x1b[1;32mYes\x1b[0m" in text) is is_terminal
+    assert ("\x1b[1;32mYes, use the H100\x1b[0m" in text) is is_terminal
