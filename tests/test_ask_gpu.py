@@ -126,7 +126,9 @@ def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     assert epochs == {"cpu": 80, "gpu": 20}
 
 
-@pytest.mark.parametrize(("gpu_start", "line"), [(4.0, "longer start-up after 2.3 s of training"), (2.0, "")])
+@pytest.mark.parametrize(
+    ("gpu_start", "line"), [(4.0, "longer start-up after 2.3 s of training"), (2.0, "")]
+)
 def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
     plant: Plant, capsys: pytest.CaptureFixture[str], gpu_start: float, line: str
 ) -> None:
