@@ -266,7 +266,7 @@ def test_a_script_that_fails_shows_its_traceback_and_what_was_measured(
         run(ACCUMULATES, limits=TO_THE_END)
     captured = capfd.readouterr()
     assert "NameError: name 'boom' is not defined" in captured.err
-    assert "a step" in captured.out
+    assert "one step on" in captured.out
     assert not re.search("time is (likely )?steps", captured.out)  # which are no reason
     answers = json.loads(Path("answer.json").read_bytes())
     assert answers[0]["job"]["epoch_steps"] == 5

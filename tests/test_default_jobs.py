@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT, MakeResult
 from result_files import (
     made_up_attribution,
+    pair_of,
     paired,
     resident_tried,
     trained,
@@ -17,7 +18,7 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.answer.decision import Decision, decide_all
+from photofinish.answer.decision import Decision, decide, decide_all
 from photofinish.answer.result import Trained
 from photofinish.config.loader import Params, read_params
 from photofinish.reporting.sentences import verdict
@@ -189,11 +190,16 @@ def test_the_longest_job_of_params_yaml_takes_about_an_hour(make_result: MakeRes
     assert 3000 < timings.whole_seconds < 5400
 
 
-def test_arithmetic_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:
+def test_compute_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:
     """A network that computes most of its time is the one that a GPU helps."""
-    lines = []
+    cpu, lines = cpu_result(make_result, "pictures-resnet", 1.0), []
+    for speed in (10.0, 0.1):
+        gpu = with_record(cpu_result(make_result, "pictures-resnet", speed), device="gpu")
+        pair = pair_of(cpu, gpu)
+        assert decide(pair).worth.reason == "arithmetic"
+        lines.append(verdict(pair).answer)
     for name in ("digits-cnn", "pictures-resnet"):
         (pair,) = paired([cpu_result(make_result, name, 1.0)], shipped().comparing)
         lines.append(verdict(pair).answer)
-    assert [line.partition(",")[0] for line in lines] == ["No", "Probably yes"]
-    assert ["arithmetic" in line for line in lines] == [False, True]
+    assert [line.partition(",")[0] for line in lines] == ["Yes", "No", "No", "Probably yes"]
+    assert ["compute" in line for line in lines] == [True, False, False, False]

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from conftest import MakeResult
 from result_files import (
+    STEP,
     changed_history,
     made_up_attribution,
     pair_of,
@@ -17,12 +18,12 @@ from result_files import (
     trained,
     with_timings,
 )
-from test_answer_cases import Jobs
 from test_default_jobs import cpu_result, shipped
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.answer.grid import Cell, Grid
+from photofinish.config.compare import Comparing
 from photofinish.reporting.answer_words import action_text
 from photofinish.reporting.answers_picture import heat_map
 from photofinish.reporting.drawing import DEVICE_COLOURS, Picture
@@ -52,11 +53,13 @@ def default_job(
 
 
 def test_renting_pays_from_as_many_runs_as_the_answer_says(make_result: MakeResult) -> None:
-    pair = Jobs(make_result).rent(450.0)
+    step = STEP.model_copy(update={"flops": 10**13})  # which takes a T4 1.2 s by estimate
+    cpu = trained(make_result, epoch_seconds=(89.4,) * 5, total_seconds=450.0)
+    pair = pair_of(with_timings(cpu, operations=step), settings=Comparing(accelerators=("T4",)))
     picture, action = drawn(pair)["When does renting pay?"], action_text(pair, decide(pair))
-    runs = re.search(r"pays (.*?)\. ", action)
+    runs = re.search(r"Renting pays off after \d+-\d+ runs\.", action)
     assert runs
-    assert picture.note.lower() == f"{runs[1]}."
+    assert picture.note == runs[0]
     assert {"runs", "on this CPU", "T4 and its start"} <= set(texts(picture))
     assert picture.note in picture.description
     yes = drawn(default_job(make_result, "pictures-resnet"))["When does renting pay?"]
@@ -128,7 +131,7 @@ def test_the_losses_of_a_record_are_drawn_with_a_star(make_result: MakeResult) -
     (pair,) = paired([cpu], references=[reference_of(there.experiment, *parts, "there")])
     picture = drawn(pair)["Same model?"]
     assert "Made-Up 100*" in texts(picture)
-    assert "losses alike" in picture.note.lower()
+    assert picture.note == "Yes so far* (3 epochs of losses, Made-Up 100)."
 
 
 def test_a_loss_that_is_not_finite_is_left_out_of_the_curve(make_result: MakeResult) -> None:

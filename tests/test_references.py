@@ -34,6 +34,7 @@ from photofinish.config.loader import read_params
 from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
+from photofinish.reporting.model_words import model_text
 from photofinish.reporting.tables import references_table
 from photofinish.results.references import Reference, read_references, reference_of, write_reference
 
@@ -333,3 +334,30 @@ def test_the_records_of_the_h100_give_the_times_that_they_gave() -> None:
     low, high = job_time(times["gpu"]).interval
     assert (round(low, 1), round(high, 1)) == (30.5, 44.7)
     assert times["gpu"].operations
+
+
+def test_a_model_is_compared_with_a_record_by_what_it_has(make_result: MakeResult) -> None:
+    given: Any = {"epoch_seconds": FIVE, "total_seconds": 30.0}
+    cpu = trained(make_result, **given)
+    gpu = trained(make_result, device="gpu", device_name="Some GPU", **given)
+    whole = recorded(gpu)
+
+    def text(first_step: Any, losses: tuple[float, ...] = ()) -> str:
+        history = [
+            replace(epoch, training_loss=loss)
+            for epoch, loss in zip(whole.history, losses, strict=False)
+        ]
+        changed = {"first_step": first_step, "history": (*history, *whole.history[len(history) :])}
+        (pair,) = paired([cpu], None, [whole.model_copy(update=changed)])
+        return model_text(pair)
+
+    step = gpu.first_step
+    assert step
+    assert text(None) == "yes so far* (5 epochs of losses, Some GPU)"
+    assert text(None, (1.0, 9.0)) == "yes so far* (1 epoch of losses, Some GPU)"
+    assert text(None, (9.0,)) == "unclear, losses differ in epoch 1 (Some GPU*)"
+    assert text(step) == "yes so far* (first step and 5 epochs of losses, Some GPU)"
+    other = step.model_copy(update={"gradients": {**step.gradients, "3.weight": (0.25, -0.2)}})
+    assert text(other) == "no*, from the first gradient on (Some GPU)"
+    other = step.model_copy(update={"batch_order_sha256": "3" * 64})
+    assert text(other) == "no*, from the batch order on (Some GPU)"

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from result_files import as_result, changed_history, pair_of, paired, trained, w
 from training_stage import contents
 
 import photofinish
+from photofinish.answer.candidates import About
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
@@ -139,7 +141,7 @@ def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
     words = " ".join("".join(Page(tmp_path).words).split())
     assert ("Each device trains the same network" in words) is with_gpu
     assert ("Only the CPU trained here" in words) is not with_gpu
-    assert ("The Made-Up 100's figures were recorded elsewhere." in words) is not with_gpu
+    assert ("Made-Up 100: measured on another machine." in words) is not with_gpu
 
 
 def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_path: Path) -> None:
@@ -284,11 +286,9 @@ def test_sentences_stand_in_the_table_of_templates_alone_and_each_is_used() -> N
             }
     assert [text for text in words - {*TEMPLATES} if len(re.findall(r"\b[a-z]+ ", text)) >= 5] == []
     others = "".join(text for path, text in sources.items() if path.name != "templates.py")
-    named = [
-        name
-        for name in TEMPLATES
-        if not re.match(r"none: |by: |learns: |why: |GPU |mark of |fits |losses apart", name)
-    ]
+    formed = "none: |by: |learns: |why: |model: |GPU |mark of |fits |legend of "
+    formed += "".join(f"|{about}: " for about in get_args(About))
+    named = [name for name in TEMPLATES if not re.match(formed, name)]
     assert [name for name in named if not re.search(f"[\"']{re.escape(name)}[\"']", others)] == []
 
 

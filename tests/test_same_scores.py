@@ -147,10 +147,8 @@ def test_trainings_that_part_after_their_first_epoch_are_the_same_so_far(scored:
 
     word, text = found((950,), (936,))
     assert word == "same so far"
-    assert (
-        "Same model: yes so far (first step and epoch 1); at the end 1.4 points apart, as two"
-        in text
-    )
+    so_far = "yes so far (first step and epoch 1); at the end 1.4 points apart, as two"
+    assert f"Same model: {so_far}" in text
     assert found((950,), (936,), parts=False)[0] == "not shown"
     word, text = found((950,), (900,))
     assert word == "different"

@@ -16,6 +16,7 @@ import torch
 import warm_python
 import yaml
 from conftest import CustomFiles
+from result_files import text_of
 from torch import nn
 from watched_scripts import block, figures_of, process_of, recorded
 
@@ -34,7 +35,7 @@ from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_deps
 from photofinish.planning.plan import keep_results_of
-from photofinish.reporting.sentences import verdict
+from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
@@ -254,10 +255,7 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
         return read_script_pair(plan, custom_files.folder / "results", Comparing())
 
-    complete, note = (
-        run_mine(WITH_LINE),
-        "The script has changed since: `photofinish run` times it again.",
-    )
+    complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run`"
     on_gpu = complete.model_copy(update={"device": "gpu"})
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
     assert pair().compared
@@ -380,12 +378,12 @@ def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
     assert (ended, epochs, steps > 1) == (None, 10**6, True)
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
 
-    def answer(plan: ScriptPlan) -> str:
-        return verdict(read_script_pair(plan, custom_files.folder / "results", Comparing())).answer
+    def found(plan: ScriptPlan) -> Verdict:
+        return verdict(read_script_pair(plan, custom_files.folder / "results", Comparing()))
 
-    assert f"after {steps:,} of 5,000,000 steps" in answer(plan)
-    assert "has changed" not in answer(plan)
-    assert "has changed" in answer(plan.model_copy(update={"time_limit": 99.0}))
+    assert f"The CPU trained {steps:,} of 5,000,000 steps" in text_of(found(plan))
+    assert "has changed" not in found(plan).answer
+    assert "has changed" in found(plan.model_copy(update={"time_limit": 99.0})).answer
 
 
 def test_a_time_limit_wants_a_step_and_the_length_of_the_job(run_mine: RunScript) -> None:
