@@ -26,14 +26,12 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.answer.decision import decide
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.result import Trained
 from photofinish.answer.step_costs import StepCosts, fixed_share, over_an_epoch
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
-from photofinish.reporting.answer_words import cause_text
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
@@ -313,7 +311,8 @@ def test_parts_that_fit_the_whole_still_show_a_likely_cause(
     assert (row["forward_share"] is not None) is has_parts
     assert only(diagnose(as_result(result))).likely == likely
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
-    assert cause_text(pair, decide(pair).worth) == ("likely 91% is arithmetic" if likely else "")
+    cause = "probably 91% of each step is compute" if likely else ""
+    assert causes.short_cause(pair, "cpu") == cause
 
 
 @pytest.mark.parametrize(

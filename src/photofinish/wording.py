@@ -83,7 +83,7 @@ def factors(interval: tuple[float, float]) -> str:
 def _factor(value: float) -> str:
     if value < 0.995:
         return f"{value:.2g}"
-    return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
+    return _short(value) if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
 
 
 def utc_minute(unix_seconds: float) -> str:

@@ -131,8 +131,8 @@ def print_answers(
     texts += suggestion(pair, last.decision, runs[0] if runs else None)
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
-    decisions = [answer.decision for answer in answers]
-    print_answer("\n".join([*texts, *legend(decisions, texts, None)]))
+    both = [(answer.pair, answer.decision) for answer in answers]
+    print_answer("\n".join([*texts, *legend(both, texts, is_asked=True)]))
 
 
 def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Watched:

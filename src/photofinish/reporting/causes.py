@@ -43,18 +43,16 @@ def cause(found: Diagnosis) -> str:
     return say("arithmetic", share=share, threads=timings.host.threads or 1, cores=cores)
 
 
-def short_cause(pair: Comparison, device: DeviceLabel, *, is_bound: bool = False) -> str:
-    """Return the share that takes most of a job's time, `92% is arithmetic`, or an empty text.
-
-    For a bound, that is what stays on the CPU.
-    """
+def bound_share(pair: Comparison) -> float:
+    """Return the share of loading or of start-up that stays on the CPU, whichever limits a GPU."""
     epoch, job = pair.bounds.epoch, pair.bounds.job
-    if is_bound:
-        if epoch and loads_longer_than_it_starts(pair):
-            share = epoch.measured_seconds / epoch.whole_seconds
-            return say("share of loader", share=min(1.0, share))
-        share = pair.cpu.timings.startup_seconds / job.whole_seconds
-        return say("share of start-up", share=min(1.0, share))
+    if epoch and loads_longer_than_it_starts(pair):
+        return min(1.0, epoch.measured_seconds / epoch.whole_seconds)
+    return min(1.0, pair.cpu.timings.startup_seconds / job.whole_seconds)
+
+
+def short_cause(pair: Comparison, device: DeviceLabel) -> str:
+    """Return the share that takes most of a job's time, `92% of each step is compute`, or ""."""
     diagnoses = pair.diagnoses[device]
     text = _share(diagnoses[0]) if diagnoses else ""
     return say("likely share", cause=text) if text and diagnoses[0].likely else text

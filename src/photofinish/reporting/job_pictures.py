@@ -81,7 +81,7 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
         return None
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
-        _Line(say("with setup", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
+        _Line(say("rented", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
         _Line(say("and minimum", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
     )
     crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
@@ -267,7 +267,8 @@ def losses(pair: Comparison) -> Picture | None:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.legend(loc="outside upper left", ncols=2)
     description = say("described losses", epochs=shortest, curves=texts)
-    note = say("sentence", text=model_text(pair))
+    model = model_text(pair)
+    note = say("sentence", text=model) if model else ""
     return as_picture(figure, f"loss-{pair.experiment}", say("losses picture"), description, note)
 
 

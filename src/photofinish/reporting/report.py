@@ -78,7 +78,7 @@ def _write(path: Path, text: str) -> None:
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
     """Return the answers as a table with their evidence in a fold, as a comment on GitHub."""
     heading = answers.overview[0]
-    lines = ["# photofinish", "", answers.summary, "", _markdown_row(heading)]
+    lines = ["# photofinish", "", markdown_text(answers.summary), "", _markdown_row(heading)]
     lines.append(_markdown_row(["---"] * len(heading)))
     for row in answers.overview:
         cells = {name: markdown_text(cell) for name, cell in row.items()}
@@ -89,7 +89,7 @@ def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
     for each in verdicts:
         evidence = [each.answer, each.busy, *each.cautions, *each.details]
         if each.model:
-            evidence.append(say("model", model=each.model))
+            evidence.append(say("same model", model=each.model))
         lines += [f"## {markdown_text(each.experiment)}", ""]
         lines += [*(f"* {markdown_text(line)}" for line in evidence if line), ""]
     text = ""

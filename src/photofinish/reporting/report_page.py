@@ -21,7 +21,7 @@ from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
-from photofinish.reporting.sentences import Verdict, shared_model, verdict
+from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.results.references import hardware
 
 if TYPE_CHECKING:
@@ -108,18 +108,17 @@ def _pictures_of_all(pairs: Sequence[Comparison], decisions: Sequence[Decision])
 
 def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> Answers:
     """Return the answers alone, without evidence."""
-    shared = shared_model(verdicts)
     answers = {
-        pair.experiment: answer_record(pair, each, shared)
+        pair.experiment: answer_record(pair, each)
         for pair, each in zip(pairs, verdicts, strict=True)
     }
     texts = [line for each in answers.values() for line in each.lines]
-    decisions = [each.decision for each in verdicts]
+    both = [(pair, each.decision) for pair, each in zip(pairs, verdicts, strict=True)]
     return Answers(
-        summary=summary_of(decisions),
+        summary=summary_of(both),
         answers=answers,
         reasons=tuple(_reasons(pairs, verdicts)),
-        legend=tuple(legend(decisions, texts, shared)),
+        legend=tuple(legend(both, texts, is_asked=False)),
         overview=tuple(tables.overview_table(verdicts, pairs)),
     )
 

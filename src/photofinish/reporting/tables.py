@@ -51,7 +51,7 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
             on_gpu: there and say("time there", time=there, gpu=gpu_words(worth)),
             "saves": saving_text(worth),
             "cost": cost_text(worth.gpu) if worth.gpu else "",
-            "next": say("next", action=each.action),
+            "next": say("what next", action=each.action),
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] for row in rows)]
