@@ -168,6 +168,12 @@ def listed(texts: Sequence[str]) -> str:
     return " and ".join([part for part in (", ".join(texts[:-1]), *texts[-1:]) if part])
 
 
+def with_article(gpu: str) -> str:
+    """Return `an A10G` or `a T4`."""
+    is_spelled = not gpu[1:2].islower()  # A10G, but not Apple
+    return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
+
+
 def all_or_some(names: Sequence[str]) -> str:
     """Return the names, or the first of many."""
     if len(names) <= _MOST_NAMES:

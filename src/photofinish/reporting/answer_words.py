@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from photofinish.answer.candidates import Candidate, Runs, Worth
 from photofinish.answer.comparison import Comparison
@@ -36,16 +36,11 @@ from photofinish.wording import (
     money,
     seconds,
     span,
+    with_article,
 )
 
-_WORTH_CAPTURING = 1.5
-"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
 MOST_OF_IT = 0.5
 """Least share of its time that a GPU waits if the first line says so: most of it."""
-MUCH_WAITING = 0.1
-"""Least share of its time that a GPU waits for the loader in a hint."""
-_MOST_STALLS = 4
-_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
@@ -115,12 +110,6 @@ def gpu_words(worth: Worth) -> str:
         return ""
     name = worth.gpu.name
     return f"the {name}" if worth.about == "the GPU here" else with_article(name)
-
-
-def with_article(gpu: str) -> str:
-    """Return `an A10G` or `a T4`."""
-    is_spelled = not gpu[1:2].islower()  # A10G, but not Apple
-    return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
 
 
 def cost_text(gpu: Candidate) -> str:
@@ -348,37 +337,6 @@ def busy_text(pair: Comparison) -> str | None:
         return None
     whose = [say("whose", device=device.upper()) for device in busy]
     return say("busy times", why=next(iter(busy.values()))[0], whose=whose)
-
-
-def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield what would change the estimate on the GPU of the answer, and why there is none."""
-    if unknown := pair.bounds.loading_not_known:
-        yield say("no loading", why=not_known(unknown))
-    options = {each.accelerator.name: each for each in pair.renting.options}
-    option = options.get(decision.gpu_name or "")
-    if decision.is_here or option is None or option.estimate is None:
-        return
-    gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
-    if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", run=pair.cpu, gpu=gpu)
-    if larger := estimate.larger_batch:
-        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
-    if need and need.waiting_share > MUCH_WAITING:
-        yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
-    captured_seconds = estimate.captured_job_seconds
-    if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:
-        yield say("captured", seconds=captured_seconds, gpu=gpu)
-
-
-def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
-    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
-    is_slower = decision.answer == "No" and not decision.is_here
-    if script is None or decision.gpu_name is None or is_slower:
-        return
-    for stall in script.stalls[:_MOST_STALLS]:
-        mend = say(_MENDS.get(stall.what, "read back"))
-        yield say("stall of a mask" if stall.what == "a mask" else "stall", stall=stall, mend=mend)
 
 
 def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:

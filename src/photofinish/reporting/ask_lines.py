@@ -13,7 +13,6 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import (
-    MUCH_WAITING,
     action_text,
     answer_text,
     cost_text,
@@ -21,6 +20,7 @@ from photofinish.reporting.answer_words import (
     there_text,
 )
 from photofinish.reporting.ask_files import JobAnswer
+from photofinish.reporting.causes import MUCH_WAITING
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS

@@ -19,10 +19,8 @@ from photofinish.reporting.answer_words import (
     action_text,
     answer_text,
     busy_text,
-    estimate_hints,
-    stall_lines,
 )
-from photofinish.reporting.causes import advice, cause
+from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
 from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
