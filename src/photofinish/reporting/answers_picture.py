@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
@@ -88,7 +89,7 @@ def _dot(
     """Draw a time, with a whisker over its interval if that is finite."""
     low, high = (min(max(end, time / MOST_WIDTH), time * MOST_WIDTH) for end in interval)
     ends = [[max(0.0, time - low)], [max(0.0, high - time)]]
-    look = {"color": DEVICE_COLOURS[device], "ecolor": INK, "elinewidth": 1, "capsize": 2}
+    look: Any = {"color": DEVICE_COLOURS[device], "ecolor": INK, "elinewidth": 1, "capsize": 2}
     errors = ends if math.isfinite(interval[1]) else None
     axes.errorbar(time, y, None, errors, MARKERS[device], label=label, **look)
 
