@@ -68,14 +68,14 @@ def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[Devic
 def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
-    cpu = with_timings(trained(make_result), peak_host_memory_bytes=3 << 30)
+    cpu = with_timings(trained(make_result), peak_memory_bytes=3 << 30)
     (pair,) = paired([cpu, make_result(device="gpu", unavailable=REASON)])
-    assert comparison_rows([pair])[0]["peak_host_memory_bytes"] == 3 << 30
-    assert {"": "host memory (peak)", "CPU": "3.0 GiB"} in figures_table(pair)
+    assert comparison_rows([pair])[0]["peak_memory_bytes"] == 3 << 30
+    assert {"": "memory (peak)", "CPU": "3.0 GiB"} in figures_table(pair)
     write_result(tmp_path, cpu)
     document = training_document("small-mlp", "cpu", tmp_path)
     assert document
-    assert ("peak_host_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
+    assert ("peak_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
 
 
 def test_the_history_has_every_epoch_with_the_training_time_so_far(

@@ -444,10 +444,10 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     pair = pair_of(with_timings(job(seconds), operations=HOUR_STEP), settings=settings)
     decision = decide(pair)
     found, whole = verdict(pair, decision), WholeJob("an hour", 1.0, 1.0, is_hour=True)
-    pictures, left_out = job_pictures(pair, decision)
+    pictures = job_pictures(pair, decision)
     texts = [text_of(found), *bars(pair, decision)]
     texts += legend([(pair, decision)], found.lines, is_asked=False)
-    texts += [repaid_line(JobAnswer(whole, pair, decision)) or "", *left_out]
+    texts += [repaid_line(JobAnswer(whole, pair, decision)) or ""]
     texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
     record = answer_record(pair, found)
     text = "\n".join([*texts, all_jobs([pair], [decision]).description, record.model_dump_json()])
@@ -478,17 +478,20 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown(job: 
         pair = pair_of(cpu, settings=Comparing(accelerators=(name,)))
         decision = decide(pair)
         found = verdict(pair, decision)
-        pictures = {each.caption: each for each in job_pictures(pair, decision)[0]}
         (row,) = (line for line in bars(pair, decision) if name in line)
-        shown.append((found.answer, row, pictures["Which GPU?"].description))
+        shown.append((found.answer, row))
         (candidate,) = answer_record(pair, found).candidates
         assert candidate.hour_price
         assert candidate.hour_price.gpus == (8 if name == "H200" else 1)
-    answer, row, picture = shown[0]
+    answer, row = shown[0]
+    both = pair_of(cpu, settings=Comparing(accelerators=("H200", "T4")))
+    pictures = {each.caption: each for each in job_pictures(both, decide(both))}
+    picture = pictures["Which GPU?"].description
     assert "USD (8-GPU machine)" in answer
     assert "USD (8-GPU machine)" in row
-    assert "H200 (8 GPUs) 5.5 min and 5.79 USD" in picture
-    assert not any("machine)" in text or "GPUs)" in text for text in shown[1])
+    assert "H200 (8-GPU machine) 5.5 min and 5.79 USD" in picture
+    assert "T4 (" not in picture
+    assert not any("machine)" in text for text in shown[1])
 
 
 def test_of_all_gpus_one_that_can_be_rented_decides_and_of_some_also_the_users_own(
@@ -515,7 +518,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
         pair = pair_of(cpu, settings=settings)
         decision = decide(pair)
         texts = [verdict(pair, decision).action]
-        texts += [each.note for each in job_pictures(pair, decision)[0]]
+        texts += [each.note for each in job_pictures(pair, decision)]
         for text in texts:
             if "run" not in text:
                 continue

@@ -210,7 +210,7 @@ def test_other_epochs_and_rates_train_their_heirs_alone_in_a_copy_that_logs_to_t
 def test_scripts_run_once_and_a_failure_is_shown(project: Project) -> None:
     metrics = json.loads((project.root / "metrics" / "timed.json").read_text())
     assert metrics["cpu"]["loss"] == 0.5
-    assert "**whole**: No" in (project.root / "report" / "comparison.md").read_text()
+    assert "| whole | **No" in (project.root / "report" / "comparison.md").read_text()
     (project.root / "whole.py").write_text("raise KeyError('mine')", encoding="utf-8")
     ran = project.run("dvc", "repro", "script-cpu")
     assert ran.returncode != 0

@@ -140,7 +140,7 @@ def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
 ) -> None:
     (row,) = references_table(paired(here, None, [recorded(gpu_elsewhere)])[0])
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
-    assert row["of this CPU's speed"] == "6.0x"
+    assert row["speed-up"] == "6.0x"
     assert "75.00% test accuracy" in row["test"]
 
 
@@ -186,7 +186,7 @@ def test_a_record_of_another_seed_shows_times_and_no_score(
 ) -> None:
     other = recorded(with_settings(gpu_elsewhere, seed=1))
     (row,) = references_table(paired(here, None, [other])[0])
-    assert row["of this CPU's speed"] == "6.0x"
+    assert row["speed-up"] == "6.0x"
     assert "accuracy" not in row["test"]
 
 

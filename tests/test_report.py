@@ -25,6 +25,7 @@ from photofinish.answer.candidates import About
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
+from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.reporting.report import FILES, write_for_dvc, write_report
 from photofinish.reporting.templates import TEMPLATES
@@ -32,7 +33,7 @@ from photofinish.results.pass_times import StepsTaken
 from photofinish.results.references import reference_of
 
 SOURCES = ROOT / "src/photofinish"
-REASON = "no accelerator: cuda: no driver"
+REASON = "; ".join(f"{name}: {kind.absent}" for name, kind in KINDS.items())
 NASTY_NAME = "<script>alert('a & b')</script>"
 ATTRIBUTES_THAT_LOAD = {
     *("src", "srcset", "href", "xlink:href"),
@@ -140,7 +141,7 @@ def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
     write_report(paired(results, references=records), tmp_path)
     words = " ".join("".join(Page(tmp_path).words).split())
     assert ("Each device trains the same network" in words) is with_gpu
-    assert ("Only the CPU trained here" in words) is not with_gpu
+    assert ("No GPU in this machine." in words) is not with_gpu
     assert ("Made-Up 100: measured on another machine." in words) is not with_gpu
 
 
@@ -158,7 +159,7 @@ def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_p
         "steps": "in graphs of 130",
     }
     assert {name: of_gpu[name] for name in expected} == expected
-    assert of_cpu["steps"] == "one by one"
+    assert of_cpu["steps"] == "n/a"
     assert of_cpu["epoch (median)"] == "3 s"
     assert f"torch {metadata.version('torch')}" in of_cpu["versions"]
 
@@ -206,9 +207,11 @@ def test_html_in_names_is_shown_as_text_and_formulas_are_not_computed(
     page = Page(tmp_path)
     assert "img" not in page.tags
     assert page.tags.count("script") == 1  # the page's
-    assert list(page.column("All experiments", "worth a GPU?")) == [NASTY_NAME]
+    assert list(page.column("Answers", "verdict")) == [NASTY_NAME]
     assert "<b>CPU</b>" not in page.text
-    assert not re.search(r"(?<!\\)<", (tmp_path / "comparison.md").read_text(encoding="utf-8"))
+    text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
+    markup = re.findall(r"(?<!\\)<[^>]*>", text)
+    assert markup == ["<details>", "<summary>", "</summary>", "</details>"]
     table = pd.read_csv(tmp_path / "comparison.csv")
     assert table["device_name"].iloc[0] == "'=<b>CPU</b>"
     assert table["reason"].iloc[1].startswith("'@")
@@ -224,8 +227,9 @@ def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     ]
     write_report(pairs, tmp_path)
     page = Page(tmp_path)
-    _, *rows = page.tables["All experiments"]
+    _, *rows = page.tables["Answers"]
     assert [row[0] for row in rows] == names
+    assert "<h1>Is a GPU worth it for these 5 jobs?</h1>" in page.text
     assert all(len(rows[0]) <= 8 for title, rows in page.tables.items() if "classes" not in title)
     links = [target for target in page.loads if target.startswith("#experiment-")]
     assert links == [f"#experiment-{number}" for number in (1, 2, 3)]
@@ -246,6 +250,7 @@ def test_the_markdown_fits_into_a_comment_at_any_number(
         text = (tmp_path / "comparison.md").read_text(encoding="utf-8")
         assert len(text) <= 8_000 + 100
         assert ("The rest is on the page" in text) == (count == 40)
+        assert text.endswith("</details>\n")
 
 
 def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
@@ -319,9 +324,12 @@ def test_a_notebook_shows_the_answers_of_the_page_escaped_and_every_figure(
     assert "<script" not in html
     plain = re.sub(r"</?code>", "", html)
     shown = re.findall(r"<t[dh]\b[^>]*>(?:<span[^>]*>)?([^<]*)", plain)
-    cells = [cell for row in page.tables["All experiments"] for cell in row]
+    cells = [cell for row in page.tables["Answers"] for cell in row]
     assert list(map(unescape, shown)) == cells
     assert [text in html for text in ("Some GPU", NASTY_NAME)] == [True, False]
+    lines = Path("report/comparison.md").read_text(encoding="utf-8").splitlines()
+    table = [line.split(" | ") for line in lines if line.startswith("| ")]
+    assert [len(row) for row in table] == [len(page.tables["Answers"][0])] * 4
     assert NASTY_NAME in str(report).splitlines()[2]
     pd.testing.assert_frame_equal(report.table, pd.read_csv("report/comparison.csv"))
     Path("report").rename("photofinish-report")

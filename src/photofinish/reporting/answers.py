@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 ANSWERS = "answers.json"
 _WIDEST_NAME = 24
 """Width of the column of names. Longer names have a line of their own."""
-_MOST_SENTENCES = 3
-"""Number of answers that are shown in full below the table."""
 
 
 class Answers(Record):
@@ -32,11 +30,11 @@ class Answers(Record):
     answers: dict[str, AnswerRecord]
     """Answer for each experiment and script."""
     reasons: tuple[str, ...]
-    """Sentences why no GPU trained."""
+    """Sentences why no GPU trained, and which were measured elsewhere."""
     legend: tuple[str, ...]
     """Legend of all answers' lines: limits of renting, marks, and a model that all share."""
     overview: tuple[dict[str, str], ...]
-    """A row for each experiment, as the page shows it."""
+    """A row for each job, as the page shows it."""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -63,8 +61,7 @@ class Answers(Record):
         return "\n".join([*texts, *self.legend])
 
     def _repr_html_(self) -> str:
-        is_short = len(self.answers) <= _MOST_SENTENCES
-        return template("answers.html.j2").render(report=self, is_short=is_short)
+        return template("answers.html.j2").render(report=self)
 
 
 def write_answers(folder: Path, answers: Answers) -> None:

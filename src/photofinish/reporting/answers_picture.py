@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator
 
 from photofinish.answer.comparison import Comparison
@@ -19,88 +21,77 @@ from photofinish.reporting.answer_words import gpu_words, phrase
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
+    MARKERS,
+    SOFT,
     STYLE,
     WIDTH,
+    YES,
     Picture,
     as_picture,
     panel,
 )
 from photofinish.reporting.say import say
+from photofinish.results.records import DeviceLabel
 from photofinish.wording import HIGH, MOST_WIDTH, is_wide, limit, seconds, times
 
-_START_COLOUR = "#8a929b"
 _TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)
 """Marked times of the axis: 10 s, 60 s, 10 min, 60 min, 10 h."""
 _LONGEST_NAME = 40
-_BAR = 0.26
 
 
 @rc_context(STYLE)
 def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Picture:
-    """Draw the time of each job on a logarithmic axis, with whiskers that hold 9 of 10."""
-    figure, axes = panel(WIDTH, 0.7 + 0.5 * len(pairs))
+    """Draw each job's time here, joined to that on the GPU, on a logarithmic axis.
+
+    Whiskers hold 9 of 10. The join is green where the GPU is worth it.
+    """
+    figure, axes = panel(WIDTH, 0.9 + 0.4 * len(pairs))
     axes.set_xscale("log")
-    shortest = min(pair.cpu.timings.startup_seconds for pair in pairs)
-    left = max(0.1, 0.5 * shortest)
     descriptions = []
     for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
         worth = of_one_training(pair, decision.worth)
-        name = f"{pair.experiment[:_LONGEST_NAME]}: {phrase(decision)}"
+        name, here = pair.experiment[:_LONGEST_NAME], worth.here.seconds
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
-        here = worth.here.seconds
-        start = min(here, pair.cpu.timings.startup_seconds)
-        _bar(axes, y, left, start, here, "cpu", worth.here.interval)
         texts = [f"{pair.experiment}: {phrase(decision)}; {seconds(here)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
-            there = worth.there_seconds
-            start = pair.gpu.timings.startup_seconds if pair.gpu else worth.terms.start_seconds
-            _bar(axes, y + _BAR, left, start, there, "gpu", worth.gpu.interval_with_start)
-            with_start = f" with {say('its start')}" if start else ""
-            texts.append(f"{seconds(there)} on {gpu_words(worth)}{with_start}")
+            there, setup = worth.there_seconds, worth.terms.start_seconds
+            colour, label = (YES, say("picture of saving")) if worth.is_yes else (SOFT, "_")
+            axes.plot([here, there], [y, y], color=colour, linewidth=2, label=label)
+            if setup:
+                axes.plot(setup, y, "|", color=INK, markersize=9, label=say("picture of setup"))
+            label = say("picture of there")
+            _dot(axes, y, there, worth.gpu.interval_with_start, "gpu", label)
+            texts.append(say("described there", time=there, gpu=gpu_words(worth), setup=setup))
+        _dot(axes, y, here, worth.here.interval, "cpu", say("picture of here"))
         if not pair.compared:
-            least = max(left, pair.bounds.job.measured_seconds)
-            axes.plot([least] * 2, [y - 0.16, y + 0.42], color=INK, linewidth=1, linestyle=":")
+            label = say("infinitely fast", limit=None)
+            least = max(_TIMES[0], pair.bounds.job.measured_seconds)
+            axes.vlines(least, y - 0.2, y + 0.2, INK, ":", label=label, linewidth=1)
             texts.append(say("infinitely fast", limit=least))
         descriptions.append(", ".join(texts))
-    axes.set_ylim(len(pairs) - 0.4, -0.75)
-    axes.set_xlim(left=left)
+    axes.set_ylim(len(pairs) - 0.5, -0.7)
+    axes.set_xlim(*np.multiply(axes.get_xlim(), (0.5, 2)))  # so that a decade is marked
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)
     axes.xaxis.set_major_locator(FixedLocator(_TIMES))
     axes.xaxis.set_major_formatter(lambda value, _place: seconds(value))
     axes.minorticks_off()
-    handles = [
-        Patch(color=DEVICE_COLOURS["cpu"], label=say("picture of here")),
-        Patch(color=DEVICE_COLOURS["gpu"], label=say("picture of there")),
-        Patch(color=_START_COLOUR, label=say("picture of start")),
-    ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=3, fontsize=8, handlelength=1)
+    handles, labels = axes.get_legend_handles_labels()
+    shown = dict(zip(labels, handles, strict=True))  # each label once
+    figure.legend(shown.values(), shown, loc="outside lower left", ncols=2, fontsize=8)
     description = say("described answers", answers="; ".join(descriptions))
-    has_limits = not all(pair.compared for pair in pairs)
-    dotted = say("infinitely fast", limit=None) if has_limits else ""
-    return as_picture(figure, "answers", say("answers picture", dotted=dotted), description)
+    return as_picture(figure, "answers", say("answers picture"), description)
 
 
-def _bar(
-    axes: Axes,
-    y: float,
-    left: float,
-    start_seconds: float,
-    whole_seconds: float,
-    device: str,
-    interval: Interval,
+def _dot(
+    axes: Axes, y: float, time: float, interval: Interval, device: DeviceLabel, label: str
 ) -> None:
-    """Draw the start, then the rest of a time, and a whisker over its interval."""
-    start = max(left, start_seconds)
-    axes.barh(y, start - left, left=left, height=_BAR * 0.8, color=_START_COLOUR)
-    rest = max(0.0, whole_seconds - start)
-    axes.barh(y, rest, left=start, height=_BAR * 0.8, color=DEVICE_COLOURS[device])
-    if not math.isfinite(interval[1]):
-        return
-    low, high = max(left, interval[0]), min(interval[1], MOST_WIDTH * whole_seconds)
-    axes.plot([low, high], [y, y], color=INK, linewidth=1)
-    for end in (low, high):
-        axes.plot([end, end], [y - 0.06, y + 0.06], color=INK, linewidth=1)
+    """Draw a time, with a whisker over its interval if that is finite."""
+    low, high = (min(max(end, time / MOST_WIDTH), time * MOST_WIDTH) for end in interval)
+    ends = [[max(0.0, time - low)], [max(0.0, high - time)]]
+    look: Any = {"color": DEVICE_COLOURS[device], "ecolor": INK, "elinewidth": 1, "capsize": 2}
+    errors = ends if math.isfinite(interval[1]) else None
+    axes.errorbar(time, y, None, errors, MARKERS[device], label=label, **look)
 
 
 @rc_context(STYLE)

@@ -20,7 +20,7 @@ from photofinish.machine.load import load_warnings
 from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import metric_texts
-from photofinish.results.figures import FIGURES, Figure, figures_in, thousands
+from photofinish.results.figures import FIGURES, Figure, figures_in
 from photofinish.results.records import DEVICE_LABELS, DeviceLabel
 from photofinish.wording import seconds, utc_minute
 
@@ -141,11 +141,11 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("answer_by", "decision.worth.basis"),
     _column("answer_reason", "decision.worth.reason"),
     _column("device_name", "run.timings.device_name", "hardware"),
-    _column("precision", "run", "precision", then=_precision),
-    _column("parameters", "run.parameter_count", "weights", thousands),
+    _column("precision", "run", then=_precision),
+    _column("parameters", "run.parameter_count"),
     _column("epochs", "epochs", "epochs"),
     _column("epochs_trained", "trained.timings.epochs", "epochs trained", then=len),
-    _column("repeats", "trained.timings.repeats", "trainings", then=lambda each: 1 + len(each)),
+    _column("repeats", "trained.timings.repeats", then=lambda each: 1 + len(each)),
     _column(
         "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
     ),
@@ -183,10 +183,8 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
         then=lambda spent: None if spent.cost is None else spent.currency,
     ),
     _column("target_cost", "spent.cost_to_target", "cost to the target", "{:.2g}".format),
-    _column("overhead_seconds", "trained.timings.overhead.seconds", "between epochs", seconds),
-    _column(
-        "checkpoint_seconds", "trained.timings.overhead.checkpoint_seconds", "checkpoints", seconds
-    ),
+    _column("overhead_seconds", "trained.timings.overhead.seconds"),
+    _column("checkpoint_seconds", "trained.timings.overhead.checkpoint_seconds"),
     _column("epoch_ceiling", "of_cpu.bounds.epoch.at_most"),
     _column("job_ceiling", "of_cpu.bounds.job.at_most"),
     _column("cause", "causes", then=itemgetter(0)),

@@ -13,9 +13,9 @@ from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK, SOFT, LINE = "#1c2127", "#555d67", "#d8dde3"
+INK, SOFT, LINE, YES = "#1c2127", "#555d67", "#d8dde3", "#0b6b3a"
 DEVICE_COLOURS = {"cpu": "#0072b2", "gpu": "#c75000"}
-_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line"} | {
+_VARIABLES = {INK: "--ink", SOFT: "--soft", LINE: "--line", YES: "--yes"} | {
     colour: f"--{device}" for device, colour in DEVICE_COLOURS.items()
 }
 """CSS variable of each colour, which changes on a dark page."""

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.result import Result
@@ -17,10 +13,9 @@ from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING
 from photofinish.results import passed_seconds
 from photofinish.results.figures import Figure
-from photofinish.wording import listed, seconds
+from photofinish.wording import seconds
 
 _COMMIT_CHARACTERS = 10
-_MISTAKES_NAMED = 3
 
 
 def figures_table(pair: Comparison) -> Table:
@@ -41,20 +36,6 @@ def figures_table(pair: Comparison) -> Table:
         for label, cells in figures.items()
         if {*cells.values()} != {NOTHING}
     ]
-
-
-def _most_mistaken(result: Result) -> str | None:
-    """Return the pairs of classes that the network mistakes most often."""
-    if not result.trained or not result.trained.scores.confusion:
-        return None
-    names, wrong = result.trained.record.class_names, np.array(result.trained.scores.confusion)
-    np.fill_diagonal(wrong, 0)
-    mistakes = []
-    for index in np.argsort(-wrong, axis=None, kind="stable")[:_MISTAKES_NAMED].tolist():
-        actual, predicted = divmod(index, len(names))
-        if count := wrong[actual, predicted]:
-            mistakes.append(f"{names[actual]} as {names[predicted]} ({count:,})")
-    return listed(mistakes) or NOTHING
 
 
 def _cpu(result: Result) -> str:
@@ -78,14 +59,13 @@ def _commit(result: Result) -> str:
 
 
 def _steps(result: Result) -> str | None:
-    """Return how the trainer launched its steps. None for scripts."""
-    if result.trained is None:
-        return None
-    taken = result.trained.timings.steps_taken
+    """Return how a GPU was given its steps, if in graphs or if there is a reason why not."""
+    taken = result.trained.timings.steps_taken if result.trained else None
     if result.device == "cpu" or not taken:
-        return say("one by one", why=None)
-    kind = "in graphs of" if taken.kind == "graph" else "one by one"
-    return say(kind, at_once=taken.at_once, why=taken.why)
+        return None
+    if taken.kind == "graph":
+        return say("in graphs of", at_once=taken.at_once)
+    return say("one by one", why=taken.why) if taken.why else None
 
 
 def _lowest_loss(result: Result) -> float | None:
@@ -98,26 +78,24 @@ def _lowest_loss(result: Result) -> float | None:
     return timings.startup_seconds + passed_seconds(timings.epochs[: lowest + 1])
 
 
-def _trained(attribute: str) -> Callable[[Result], Any]:
-    return lambda run: getattr(run.trained.timings, attribute) if run.trained else None
+def _devices(result: Result) -> int | None:
+    """Return the number of GPUs, if there were several."""
+    count = result.trained.timings.device_count if result.trained else 1
+    return count if count > 1 else None
 
 
-def _counted(attribute: str) -> Callable[[Result], Any]:
-    """Return a count of a step's operations, or None if they were not counted."""
-    return lambda run: getattr(run.timings.operations, attribute, None)
+def _warm_up_seconds(result: Result) -> float | None:
+    return result.trained.timings.warm_up_seconds if result.trained else None
 
 
 PAGE_FIGURES: tuple[Figure[Result], ...] = (
-    Figure("most_mistaken", _most_mistaken, "most mistaken"),
     Figure("lowest_loss", _lowest_loss, "time to the lowest loss", seconds),
     Figure("cpu", _cpu, "CPU"),
     Figure("threads", lambda run: run.timings.host.threads or NOTHING, "threads"),
     Figure("versions", _versions, "versions"),
     Figure("commit", _commit, "commit"),
-    Figure("devices", _trained("device_count"), "devices"),
+    Figure("devices", _devices, "devices"),
     Figure("steps", _steps, "steps"),
-    Figure("warm_up", _trained("warm_up_seconds"), "warm-up", seconds),
-    Figure("flops", _counted("flops"), "operations a step", lambda it: f"{it / 1e9:.3g} GFLOP"),
-    Figure("kernels", _counted("kernels"), "operators a step", "{:,}".format),
+    Figure("warm_up", _warm_up_seconds, "warm-up", seconds),
 )
 """Figures that the page has and comparison.csv does not."""

@@ -1,4 +1,7 @@
-"""Four pictures of a job: when a GPU pays, which GPU, where a step goes, both models' losses."""
+"""Pictures of a job: when a GPU pays, which GPU, where a step goes, both models' losses.
+
+Each is drawn only where it decides something.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, break_even_epochs
 from photofinish.results import EpochMetrics
 from photofinish.results.records import DeviceLabel
-from photofinish.wording import HIGH, is_wide, money
+from photofinish.wording import is_wide, money
 
 _PART_COLOURS = {
     "waiting for data": "#c9930a",
@@ -48,6 +51,8 @@ _PART_COLOURS = {
 _HEIGHT = 1.95
 _MOST_MARKED_EPOCHS = 30
 _MOST_GPUS = 8
+_LEAST_APART = 1.1
+"""Smallest ratio of the times on two GPUs between which a picture helps to choose, by hand."""
 _NAME_WIDTH, _NAME_HEIGHT = 75, 9
 """Size of a GPU's name, in points."""
 
@@ -60,45 +65,38 @@ class _Line(NamedTuple):
     each_seconds: float
 
 
-def job_pictures(pair: Comparison, decision: Decision) -> tuple[list[Picture], list[str]]:
-    """Return a job's pictures, and a sentence for each one without data."""
-    found = [which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
-    if decision.about != "using":
-        when = when_repaid if decision.is_here else when_rent_pays
-        found.insert(0, when(pair, decision))
-    reasons = dict.fromkeys(each for each in found if isinstance(each, str))
-    return [each for each in found if isinstance(each, Picture)], list(reasons)
+def job_pictures(pair: Comparison, decision: Decision) -> list[Picture]:
+    when = when_repaid if decision.is_here else when_rent_pays
+    found = [when(pair, decision), which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
+    return [each for each in found if each]
 
 
-def _no_gpu(decision: Decision) -> str:
-    bound = decision.worth.limit
-    return say("no GPU pays", limit=bound) if bound <= HIGH else say("no GPU known")
+def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
+    """Draw the time over the number of runs, here and on a GPU that is rented once for all.
 
-
-def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | str:
-    """Draw the time over the number of runs, here and on a GPU that is rented once for all."""
+    Return None where it pays at once, or where the number of runs is not known or large.
+    """
     worth, gpu, runs = decision.worth, decision.worth.gpu, decision.worth.runs
-    if gpu is None or is_wide(gpu.time.interval):
-        return _no_gpu(decision)
-    if runs is None:
-        return say("runs not known")
+    if gpu is None or runs is None or worth.is_yes or is_wide(gpu.time.interval):
+        return None
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
-        _Line(say("with its start", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
-        _Line(say("and asked", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
+        _Line(say("rented", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
+        _Line(say("and minimum", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
     )
     crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
     most, note = max(2.0, 2 * crossing, 1.2 * runs.surely), say("sentence", text=runs_text(runs))
-    if worth.is_yes:
-        note, runs = say("pays at once"), None
     return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, runs)
 
 
-def when_repaid(pair: Comparison, decision: Decision) -> Picture | str:
-    """Draw the time over the number of epochs, on the CPU and on the GPU here."""
+def when_repaid(pair: Comparison, decision: Decision) -> Picture | None:
+    """Draw the time over the number of epochs, on the CPU and on the GPU here.
+
+    Return None where the GPU repays its start-up at once or never.
+    """
     found, gpu = pair.compared and pair.compared.break_even, pair.gpu
-    if not found or not gpu:
-        return say("no picture of epochs")
+    if not found or not gpu or not 0 < found.epochs < math.inf:
+        return None
     lines = [
         _Line(name, run.timings.startup_seconds, statistics.median(run.timings.pass_seconds))
         for name, run in (("CPU", pair.cpu), (decision.gpu_name or "GPU", gpu))
@@ -120,7 +118,7 @@ def _lines(
     most: float,
     band: Interval | None,
 ) -> Picture:
-    """Draw the CPU's line, the GPU's, and the GPU's with the time that it must gain."""
+    """Draw the CPU's line, the GPU's, and the GPU's with the minimum that it must save."""
     figure, axes = panel(SMALL, _HEIGHT)
     size, time_unit = _unit(max(each.start_seconds + most * each.each_seconds for each in lines))
     looks = ("cpu", LINES["cpu"]), ("gpu", LINES["gpu"]), ("gpu", ":")
@@ -139,18 +137,19 @@ def _lines(
 
 
 @rc_context(SMALL_STYLE)
-def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
-    """Draw the cost of each GPU that may be rented over its time, both with a machine's start."""
-    if decision.worth.gpu is None:
-        return _no_gpu(decision)
-    if decision.is_here and not decision.worth.is_yes:
-        return say("no other GPU")
+def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
+    """Draw the cost of each GPU that may be rented over its time, both with setup.
+
+    Return None where no GPU pays, or where all take about as long.
+    """
+    if decision.worth.gpu is None or (decision.is_here and not decision.worth.is_yes):
+        return None
     found = [each for each in candidates(pair) if each.cost and not is_wide(each.time.interval)]
-    if not found:
-        return say("no priced GPU")
     found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     found = found[:_MOST_GPUS]
     times = [each.with_start_seconds for each in found]
+    if max(times, default=0.0) <= _LEAST_APART * min(times, default=0.0):
+        return None
     costs = [each.cost or 0.0 for each in found]
     figure, axes = panel(SMALL, _HEIGHT)
     size, unit = _unit(max(times))
@@ -172,13 +171,13 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | str:
     _name_dots(axes, [time / size for time in times], costs, names)
     prices = [each.terms.price for each in found if each.terms.price]
     dates = [each.as_of for each in prices if each.as_of]
-    start = say("its start") if any(each.terms.start_seconds for each in found) else ""
-    note = say("gpus note", oldest=min(dates, default=None)) if start else ""
+    setup_seconds = max(each.terms.start_seconds for each in found)
+    note = say("gpus note", setup=setup_seconds, oldest=min(dates, default=None)).strip()
     texts = [
         say("described gpu", name=name, time=time, cost=money(cost, currency))
         for name, time, cost in zip(names, times, costs, strict=True)
     ]
-    description = say("described gpus", start=start, gpus=texts)
+    description = say("described gpus", setup=setup_seconds, gpus=texts)
     return as_picture(figure, f"gpus-{pair.experiment}", say("gpus picture"), description, note)
 
 
@@ -210,11 +209,11 @@ def _name_dots(
 
 
 @rc_context(SMALL_STYLE)
-def where_a_step_goes(pair: Comparison) -> Picture | str:
+def where_a_step_goes(pair: Comparison) -> Picture | None:
     """Draw a bar for each device of a step's parts, which add up to the step."""
     runs = [run for run in pair.trained if run.shares and run.step_share_seconds]
     if not runs:
-        return say("no parts of a step")
+        return None
     figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
     parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in runs[0].shares}
     begin, devices, texts = [0.0] * len(runs), [], []
@@ -236,8 +235,11 @@ def where_a_step_goes(pair: Comparison) -> Picture | str:
 
 
 @rc_context(SMALL_STYLE)
-def losses(pair: Comparison) -> Picture | str:
-    """Draw the training loss by epoch on both devices, or on the CPU and in a GPU's record."""
+def losses(pair: Comparison) -> Picture | None:
+    """Draw the training loss by epoch on both devices, or on the CPU and in a GPU's record.
+
+    Return None without both curves.
+    """
     histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
     histories = [(run.device.upper(), run.device, run.history) for run in pair.trained]
     if recorded := same_model(pair).record:
@@ -251,8 +253,8 @@ def losses(pair: Comparison) -> Picture | str:
         points = [(each.epoch, each.training_loss) for each in history[:shortest]]
         if finite := [each for each in points if math.isfinite(each[1])]:
             curves.append((label, device, finite))
-    if not curves:
-        return say("no losses")
+    if len(curves) < 2:
+        return None
     figure, axes = panel(SMALL, _HEIGHT)
     texts = []
     for label, device, points in curves:

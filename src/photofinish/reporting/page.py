@@ -12,9 +12,9 @@ from photofinish.reporting.templates import NOTHING
 
 Table = list[dict[str, str]]
 """Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
-ANSWER = "worth a GPU?"
-"""Heading of the overview's answers."""
-_NUMBER = re.compile(r"(up to )?-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
+VERDICT = "verdict"
+"""Heading of the phrases that name what to do, which are coloured."""
+_NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
 _CODE = re.compile(r"`([^`]+)`")
 
 
@@ -26,12 +26,19 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"number_columns": number_columns, "ANSWER": ANSWER}
+    environment.globals |= {"number_columns": number_columns, "VERDICT": VERDICT, "kind": kind}
     # Text between backticks is code.
     environment.filters["with_code"] = lambda text: Markup(  # noqa: S704
         _CODE.sub(r"<code>\1</code>", str(escape(text)))
     )
     return environment.get_template(name)
+
+
+def kind(phrase: str) -> str:
+    """Return the CSS class of a verdict: yes, no or unsure."""
+    if phrase.startswith("No"):
+        return "no"
+    return "yes" if phrase.startswith(("Yes", "Probably yes")) else "unsure"
 
 
 def number_columns(table: Sequence[dict[str, str]]) -> set[str]:

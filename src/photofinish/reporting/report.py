@@ -20,6 +20,7 @@ from photofinish.reporting.comparison_rows import (
     comparison_rows,
     is_known,
 )
+from photofinish.reporting.page import VERDICT
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
@@ -28,6 +29,7 @@ from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
+_FOLD = "<details>"
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _RUN = ("experiment", "device", "run")
 FILES: dict[str, tuple[str, ...]] = {
@@ -74,24 +76,33 @@ def _write(path: Path, text: str) -> None:
 
 
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
-    """Return the answers with their evidence, cut to the length of a comment on GitHub."""
-    lines = ["# photofinish", "", markdown_text(answers.summary), ""]
+    """Return the answers as a table with their evidence in a fold, as a comment on GitHub."""
+    heading = answers.overview[0]
+    lines = ["# photofinish", "", markdown_text(answers.summary), "", _markdown_row(heading)]
+    lines.append(_markdown_row(["---"] * len(heading)))
+    for row in answers.overview:
+        cells = {name: markdown_text(cell) for name, cell in row.items()}
+        lines.append(_markdown_row((cells | {VERDICT: f"**{cells[VERDICT]}**"}).values()))
+    for line in (*answers.legend, *answers.reasons):
+        lines += ["", markdown_text(line)]
+    lines += ["", _FOLD, f"<summary>{say('evidence')}</summary>", ""]
     for each in verdicts:
-        first, second = answers.answers[each.experiment].lines
-        lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(first)}")
-        lines += ["", f"  **{markdown_text(second)}**", ""]
-    lines += [line for each in answers.legend for line in (markdown_text(each), "")]
-    lines += [line for each in answers.reasons for line in (markdown_text(each), "")]
-    for each in verdicts:
-        evidence = [*([each.busy] if each.busy else []), *each.cautions, *each.details]
-        lines += [f"## {markdown_text(each.experiment)}", ""] if evidence else []
-        lines += [f"* {markdown_text(line)}" for line in evidence] + ([""] if evidence else [])
+        evidence = [each.answer, each.busy, *each.cautions, *each.details]
+        if each.model:
+            evidence.append(say("same model", model=each.model))
+        lines += [f"## {markdown_text(each.experiment)}", ""]
+        lines += [*(f"* {markdown_text(line)}" for line in evidence if line), ""]
     text = ""
     for line in lines:
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
-            return "\n".join((text, say("cut"), ""))
+            text += f"\n{say('cut')}\n\n"
+            break
         text += f"{line}\n"
-    return text
+    return f"{text}</details>\n" if _FOLD in text else text
+
+
+def _markdown_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def history_rows(pairs: Iterable[Comparison]) -> Rows:

@@ -11,9 +11,10 @@ from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.grid import grid
+from photofinish.config.kinds import KINDS
 from photofinish.reporting import tables
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import legend, phrase
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
@@ -55,8 +56,6 @@ class Details:
     tables: list[tuple[str, Table, str]]
     """Title, table and note."""
     pictures: list[Picture]
-    notes: list[str]
-    """Reasons why pictures and tables are left out."""
 
 
 @dataclass(frozen=True)
@@ -80,20 +79,12 @@ def page_of(
     shown = pairs[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     drawn = _pictures_of_all(pairs, decisions)
-    overview = tables.overview_table(verdicts, pairs)
-    summary = summary_of(list(zip(pairs, decisions, strict=True)))
-    answers = _answers(pairs, verdicts, summary, overview)
+    answers = _answers(pairs, verdicts)
     experiments = [pair for pair in pairs if pair.cpu.settings]
-    recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
     html = template("report.html.j2").render(
-        summary=summary,
-        legend=answers.legend,
-        verdicts=verdicts[:MOST_SHOWN],
-        reasons=_reasons(verdicts),
+        answers=answers,
         is_compared=any(pair.gpu for pair in experiments),
-        records=say("records", gpus=sorted(recorded)) if recorded else "",
-        phrase=phrase,
-        overview=overview,
+        say=say,
         pictures=drawn,
         details=details,
         has_experiments=bool(experiments),
@@ -115,9 +106,7 @@ def _pictures_of_all(pairs: Sequence[Comparison], decisions: Sequence[Decision])
     return [all_jobs(pairs[:MOST_SHOWN], decisions[:MOST_SHOWN]), *heat_maps]
 
 
-def _answers(
-    pairs: Sequence[Comparison], verdicts: list[Verdict], summary: str, overview: Table
-) -> Answers:
+def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> Answers:
     """Return the answers alone, without evidence."""
     answers = {
         pair.experiment: answer_record(pair, each)
@@ -126,17 +115,25 @@ def _answers(
     texts = [line for each in answers.values() for line in each.lines]
     both = [(pair, each.decision) for pair, each in zip(pairs, verdicts, strict=True)]
     return Answers(
-        summary=summary,
+        summary=summary_of(both),
         answers=answers,
-        reasons=tuple(_reasons(verdicts)),
+        reasons=tuple(_reasons(pairs, verdicts)),
         legend=tuple(legend(both, texts, is_asked=False)),
-        overview=tuple(overview),
+        overview=tuple(tables.overview_table(verdicts, pairs)),
     )
 
 
-def _reasons(verdicts: list[Verdict]) -> list[str]:
-    """Return the different reasons why there was no GPU."""
-    return list(dict.fromkeys(each.missing for each in verdicts if each.missing))
+def _reasons(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> list[str]:
+    """Return the different reasons why no GPU trained, and which were recorded elsewhere."""
+    reasons = []
+    for pair, each in zip(pairs, verdicts, strict=True):
+        why = pair.why_no_gpu or ""
+        is_absent = all(kind.absent in why for kind in KINDS.values())
+        reasons.append(say("no GPU here") if is_absent else each.missing)
+    recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
+    if recorded:
+        reasons.append(say("records", gpus=sorted(recorded)))
+    return [each for each in dict.fromkeys(reasons) if each]
 
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
@@ -147,7 +144,6 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for title, table in _SECTIONS.items()
         if (is_loading or title != _OF_LOADING) and (found := table(pair))
     ]
-    drawn, left_out = _pictures_of(pair, answer.decision)
     suggestions = [
         (
             remedy_line(each),
@@ -157,13 +153,12 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
         for found in diagnoses
         for each in found.remedies
     ]
-    return Details(answer, suggestions, sections, drawn, left_out)
+    return Details(answer, suggestions, sections, _pictures_of(pair, answer.decision))
 
 
-def _pictures_of(pair: Comparison, decision: Decision) -> tuple[list[Picture], list[str]]:
-    """Return the pictures of a job, and the reasons for those that are left out."""
+def _pictures_of(pair: Comparison, decision: Decision) -> list[Picture]:
     if not find_spec("matplotlib"):
-        return [], [say("no pictures")]
+        return []
     from photofinish.reporting.job_pictures import job_pictures
 
     return job_pictures(pair, decision)

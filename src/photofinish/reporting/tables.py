@@ -11,18 +11,18 @@ from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
+    cost_text,
     gpu_words,
     here_text,
     phrase,
-    speedup_text,
+    saving_text,
     there_text,
 )
 from photofinish.reporting.extrapolated import mark, timed_text
-from photofinish.reporting.page import ANSWER, Table
+from photofinish.reporting.page import VERDICT, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
 from photofinish.wording import (
-    HIGH,
     byte_size,
     interval_text,
     is_wide,
@@ -34,23 +34,27 @@ from photofinish.wording import (
 
 
 def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
-    """Return a row for each experiment, without empty columns."""
-    rows = []
+    """Return a row for each job: verdict, both times, saving, cost and next step.
+
+    Columns without a cell are left out.
+    """
+    rows, on_gpu = [], "on a GPU"
+    if any(each.decision.worth.terms.start_seconds for each in verdicts):
+        on_gpu = "on a GPU, with setup"
     for each, pair in zip(verdicts, pairs, strict=True):
         worth = each.decision.worth
-        bound = say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
+        there = there_text(worth)
         row = {
-            "experiment": each.experiment,
-            ANSWER: phrase(each.decision),
-            "do": each.action,
+            "job": each.experiment,
+            VERDICT: phrase(each.decision),
             "on this CPU": here_text(pair, worth),
-            "on a GPU": there_text(worth) or NOTHING,
-            "GPU": gpu_words(worth) or NOTHING,
-            "speed-up": speedup_text(worth) if worth.gpu else bound,
-            "the models": each.model or NOTHING,
+            on_gpu: there and say("time there", time=there, gpu=gpu_words(worth)),
+            "saves": saving_text(worth),
+            "cost": cost_text(worth.gpu) if worth.gpu else "",
+            "next": say("what next", action=each.action),
         }
         rows.append(row)
-    filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]
+    filled = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
@@ -63,7 +67,7 @@ def speedup_table(pair: Comparison) -> Table:
             "CPU": seconds(found.cpu_seconds),
             "GPU": seconds(found.device_seconds),
             "speed-up": times(found.ratio),
-            "9 of 10": NOTHING
+            "range": NOTHING
             if found.interval is None or is_wide(found.interval)
             else interval_text(found.interval),
             "verdict": sentences.in_words(found),
@@ -112,7 +116,7 @@ def seeds_table(pair: Comparison) -> Table:
                 "of": of,
                 "seeds": str(len(spread.values)),
                 "mean": write(spread.mean),
-                "9 of 10": " to ".join(map(write, spread.interval)),
+                "range of the mean": " to ".join(map(write, spread.interval)),
                 "lowest to highest": f"{write(low)} to {write(high)}",
                 "between two seeds": write(spread.between_two),
             }
@@ -133,7 +137,7 @@ def references_table(pair: Comparison) -> Table:
             "hardware": each.hardware,
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
             "epoch (mean)": seconds(against_cpu.device_seconds),
-            "of this CPU's speed": times(against_cpu.ratio),
+            "speed-up": times(against_cpu.ratio),
             "total": f"{seconds(timings.whole_seconds)}{mark(timings)}",
             "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
             if each in pair.same_model_references

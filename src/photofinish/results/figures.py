@@ -54,7 +54,7 @@ FIGURES = (
     _of_times("startup_seconds", "start-up", needs_steps=True),
     _of_times("total_seconds", "total", dvc=True),
     _of_times("peak_memory_bytes", "memory (peak)", write=byte_size),
-    _of_times("peak_host_memory_bytes", "host memory (peak)", write=byte_size),
+    _of_times("peak_host_memory_bytes"),
     _of_times("data_seconds", csv=False),
     _of_times("warm_up_seconds", csv=False),
 )

@@ -1,20 +1,19 @@
 "use strict";
-// A click on a heading sorts the overview, numbers by value and cells without one last.
+// A click on a heading sorts the overview: times, savings and costs by value, and empty cells last.
 const UNITS = { µs: 1e-6, ms: 1e-3, min: 60, h: 3600 };
 const value = (text) => {
-  const [, number, unit] = /([\d,]*\.?\d+) ?(µs|ms|min|h)?/.exec(text) ?? [];
+  const [, number, unit] = /^~?(-?[\d,]*\.?\d+)\S* ?(µs|ms|min|h)?/.exec(text) ?? [];
   return number === undefined ? NaN : parseFloat(number.replaceAll(",", "")) * (UNITS[unit] ?? 1);
 };
 
 function sort(table, heading) {
-  const isNumber = heading.classList.contains("number");
   const direction = heading.ariaSort === "ascending" ? "descending" : "ascending";
   for (const other of table.tHead.rows[0].cells) other.ariaSort = other === heading ? direction : "none";
   const text = (row) => row.cells[heading.cellIndex].textContent.trim();
   const rows = [...table.tBodies[0].rows].sort((first, second) => {
     const [a, b] = [text(first), text(second)];
-    if ((a === "n/a") !== (b === "n/a")) return a === "n/a" ? 1 : -1;
-    const order = isNumber ? value(a) - value(b) : a.localeCompare(b, "en", { numeric: true });
+    if (!a || !b) return !a - !b;
+    const order = value(a) - value(b) || a.localeCompare(b, "en", { numeric: true });
     return direction === "ascending" ? order : -order;
   });
   table.tBodies[0].append(...rows);
