@@ -53,7 +53,7 @@ start here:
   photofinish init                   in the folder of your network
 
 `photofinish COMMAND --help` lists the options of a command.
-Exit codes: docs/glossary.md in photofinish's repository.
+Exit codes: docs/commands.md in photofinish's repository.
 """
 
 _OF_PIPELINE = (
