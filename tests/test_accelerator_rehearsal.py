@@ -254,4 +254,4 @@ def test_ask_runs_a_script_on_both_devices_and_reports_one_that_computes_on_the_
     with pytest.raises(UserError, match=r"on rehearsal where .* CPU, .* \{device\}"):
         asked(lambda *_, **__: ran["cuda"])
     assert list(asked(lambda *_, **__: ran["cpu"])) == ["cpu"]
-    assert "computes on the CPU though cuda is here" in capsys.readouterr().err
+    assert "ran on the CPU although this machine has a GPU" in capsys.readouterr().err

@@ -23,8 +23,9 @@ from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.answer_words import action_text, answer_text, estimate_hints
+from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.ask_lines import bars, suggestion
+from photofinish.reporting.causes import estimate_hints
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measured_job import (

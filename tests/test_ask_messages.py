@@ -56,9 +56,9 @@ def test_a_fixed_cuda_device_is_answered_with_the_placeholder() -> None:
 def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jax", "sklearn"):
         Path(f"{name}.py").touch()
-    assert "imported sklearn and not torch" in _refusal("import sklearn")
+    assert "imported sklearn but not torch" in _refusal("import sklearn")
     monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
-    assert "imported jax and not torch" in _refusal("import jax, time; time.sleep(50)")
+    assert "imported jax but not torch" in _refusal("import jax, time; time.sleep(50)")
 
 
 OWN_OPTIMIZER = """
@@ -77,8 +77,8 @@ def test_steps_that_cannot_be_seen_are_said_while_the_script_goes_on(
 ) -> None:
     monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
     refusal = _refusal(OWN_OPTIMIZER, warm_python.executable())
-    assert "ended with exit status 0. It took no step" in refusal
-    assert capsys.readouterr().err.count("On the CPU: no step of an optimizer so far.") == 1
+    assert "ended with exit status 0. It took no optimizer step" in refusal
+    assert capsys.readouterr().err.count("On the CPU: no optimizer step so far.") == 1
 
 
 @pytest.mark.parametrize("trains", ["1.jsonl", "2.jsonl"])
@@ -229,7 +229,7 @@ while True:
     for on_command_line, wanted, line in (
         (watched.process.on_command_line, None, r"7 epochs \(--epoch\).*--steps"),
         ([], Length("epochs", 90, "--epochs"), r"90 epochs \(--epochs\).*--steps"),
-        ([], None, r"not found.*--steps"),
+        ([], None, r"Couldn't find how long.*--steps"),
         ([Length("max_steps", 9999, "--steps")], None, r"^9,999 steps \(--steps\)"),
         ([Length("max_steps", 9999, "n", may_stop=True)], None, r"^up to 9,999 steps \(n\)"),
         ([Length("epochs", 9, "n", may_stop=True)], None, r"its up to 9 epochs \(n\)"),
@@ -265,5 +265,5 @@ def test_a_file_of_an_option_that_was_left_out_is_not_written_over_a_program(
 
 
 def test_a_script_without_its_python_is_named_with_it() -> None:
-    with pytest.raises(UserError, match=r"train\.py can't be run: .*: write python train\.py"):
+    with pytest.raises(UserError, match=r"can't run train\.py: .*\. Write python train\.py"):
         run_script.watch(["train.py"], kind="cpu", limits=Limits(1, 60))

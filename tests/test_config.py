@@ -64,7 +64,7 @@ PROBLEMS = [
     ("momentum: 0.9", "momentun: 0.9", "5  defaults.optimizer.momentun", "'momentum'?"),
     ("epochs: 10", "epochs: 10\n  grad_clip: 1", "4  defaults.grad_clip", "clip_grad_norm: 1.0"),
     (SGD, "optimizer: {name: rmsporp, lr: 1}", "5  defaults.optimizer.name", "'RMSprop'?"),
-    ("constant", "step", "6  defaults.schedule.step_size", "takes step_size"),
+    ("constant", "step", "6  defaults.schedule.step_size", "needs step_size"),
     ("fp32", "fp8", "8  defaults.precision", "did you mean 'fp32'? allowed: fp32, tf32, bf16"),
     (LINEAR, "linear:", "15  experiments.linear", "mapping"),
     ("dataset: digits", "dataset: digit", "15  experiments.linear.dataset", "mean 'digits'?"),
@@ -75,13 +75,13 @@ PROBLEMS = [
         for name, text in (
             (
                 "reduce_on_plateau, every: step",
-                "every: step: it follows the validation loss of an epoch",
+                "follows the validation loss, so remove `every: step`",
             ),
-            ("ReduceLROnPlateau, mode: max", "mode: max: this follows the validation loss"),
+            ("ReduceLROnPlateau, mode: max", "follows the validation loss, so remove `mode: max`"),
         )
     ),
     ("linear}", "linear, cuda_graphs: yes}", "15  experiments.linear.cuda_graphs", "auto, off, on"),
-    ("linear: {", "../x: {", "15  experiments.../x", "names a folder"),
+    ("linear: {", "../x: {", "15  experiments.../x", "becomes a folder's"),
     ("{threads: auto}", "{threads: 2.0}", "10  devices.cpu.threads", "a count from 1 to 1024"),
     ("{threads: auto}", "{time_limit: 600}", "10  devices.cpu.time_limit", "s, min or h"),
     (
@@ -392,7 +392,7 @@ def test_data_parallel_is_for_cuda_and_gathers_on_a_gpu_in_use() -> None:
     check_data_parallel("cuda", (0, 1), 1)
     with pytest.raises(ConfigError, match=r"devices\.gpu\.strategy"):
         check_data_parallel("mps", (0, 1), None)
-    with pytest.raises(ConfigError, match=r"devices\.gpu\.output_device .* 0, 1"):
+    with pytest.raises(ConfigError, match=r"devices\.gpu\.output_device .*\(0, 1\)"):
         check_data_parallel("cuda", (0, 1), 2)
 
 

@@ -53,7 +53,7 @@ CALLS = [
     ({"model": {"name": "./net.py:Nett", "width": 8}}, "has no Nett; did you mean 'Net'?"),
     ({"model": {"name": "./net.py"}}, "name code as file.py:Name"),
     ({"model": {"name": "./net.py:Net", "width": 8, "dept": 3}}, "did you mean 'depth'?"),
-    ({"model": {"name": "./net.py:Net"}}, "takes width, and has no default for it"),
+    ({"model": {"name": "./net.py:Net"}}, "needs width: add this argument"),
     ({"model": {"name": "./net.py:Net", "dept": 3}}, "has 2 mistakes"),
     ({"model": {"name": "./broken.py:Net"}}, "./broken.py, line 2: invalid syntax"),
     ({"model": {"name": "./decorated.py:Net"}}, ""),  # only running it would show its arguments
@@ -64,11 +64,11 @@ CALLS = [
     ({"model": {"name": "timm:resnet18", "pretrained": True}}, ""),
     ({"model": "timm:resnt18"}, "timm has no network resnt18; did you mean 'resnet18'?"),
     ({"loss": {"name": "./losses.py:focal", "gama": 1}}, "did you mean 'gamma'?"),
-    ({"loss": "./losses.py:Focal"}, "takes gamma, and has no default"),
+    ({"loss": "./losses.py:Focal"}, "needs gamma: add"),
     ({"metrics": ["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"]}, ""),
     ({"input": {"name": "loader", "transform": "./losses.py:focl"}}, "it defines Focal, focal"),
     ({"metrics": ["mean_absolut_error"]}, "did you mean 'mean_absolute_error'?"),
-    ({"metrics": ["accuracy", "accuracy"]}, "two metrics have one name"),
+    ({"metrics": ["accuracy", "accuracy"]}, "two metrics have the same name"),
 ]
 
 

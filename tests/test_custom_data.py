@@ -55,14 +55,14 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     "a matrix of floats": (image_and("np.zeros((2, 2))"), "item 0: .* a class at each position"),
     "no pair": (items("return {'image': 1}"), "item 0: it is a dict: an item is a pair"),
     "empty": (items("return 0, 0", count=0), "it has no items"),
-    "endless": (f"{HEAD}def Scans(): return iter([1])\n", "it must give a map-style data set"),
+    "endless": (f"{HEAD}def Scans(): return iter([1])\n", "must return a map-style data set"),
     "its constructor": (
         items("...", more="    def __init__(self): self.file = open('no.csv')\n"),
         r"(?s)^data set \S+scans\.py:Scans can't be built:\n  File .*line 5.*No such file",
     ),
     "too few names": (
         items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"),
-        "data set 'scans': its targets hold 2, and .*`classes` names 2",
+        "data set 'scans': its targets contain 2, but .*`classes` names 2",
     ),
     "mean of two inputs": (
         items("return (torch.ones(2), torch.ones(3)), i % 2"),
@@ -209,7 +209,10 @@ SCANS = {"source": "./scans.py:Scans", "root": "/data", **SIZES}
 FINE: dict[str, dict[str, Any]] = {"scans": SCANS, "parts": {"source": "./scans.py:Parts"}}
 FAULTY: dict[str, tuple[dict[str, Any], str]] = {
     "misspelt": ({**SCANS, "sise": 8}, ".sise = 8\n    unknown argument; did you mean 'size'?"),
-    "clash": ({"source": "./scans.py:Clash", **SIZES}, ".std\n    Clash takes std, which is a key"),
+    "clash": (
+        {"source": "./scans.py:Clash", **SIZES},
+        ".std\n    Clash takes std, which is a setting",
+    ),
     "missing": (
         {"source": "./scans.py:Scans", **SIZES},
         ".root\n    Scans in ./scans.py takes root",
@@ -240,7 +243,9 @@ def test_settings_of_images_are_refused_for_other_samples(
     folder = pack(items("return np.zeros(3), i % 2")).folder
     experiment = make_experiment(augmentation={"flip": 0.5})
     run = Run("small", "cpu", experiment, cpu_host, folder, Path("out"))
-    with pytest.raises(ConfigError, match=r"small\.augmentation is for images .* float32 of shape"):
+    with pytest.raises(
+        ConfigError, match=r"small\.augmentation is only for images, .* float32 of shape"
+    ):
         run.check()
 
 

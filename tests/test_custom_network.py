@@ -184,7 +184,7 @@ FAULTY = {
     "too few scores": (network_file(forward="return self.inner(x)[:, :2]"), r"gives \(16, 2\)"),
     "random in forward": (
         network_file(forward="return self.inner(x + time.time_ns() % 997)"),
-        "doesn't repeat: .* another output of",
+        "doesn't repeat: .* a different output of",
     ),
     "a counter outside the state": (
         network_file("self.t = 1.0", "self.t *= 0.9; return self.inner(x) * self.t"),
@@ -257,7 +257,7 @@ def test_a_loss_that_keeps_state_between_calls_is_refused_before_training(
     experiment = make_experiment(loss={"name": name})
     network = build_model(experiment.model, SHAPE, CLASSES, seed=0)
     loss = Loss(experiment.loss, "classes", CPU)
-    with pytest.raises(UserError, match=r"doesn't repeat: .* another loss"):
+    with pytest.raises(UserError, match=r"doesn't repeat: .* a different loss"):
         validate_custom_model(experiment, network, loss, a_batch(), CLASSES)
 
 

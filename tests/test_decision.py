@@ -34,7 +34,7 @@ from photofinish.commands.ask_terms import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput, Schedule
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import legend, summary, with_article
+from photofinish.reporting.answer_words import legend, summary
 from photofinish.reporting.answers_picture import all_jobs
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.ask_lines import bars, repaid_line
@@ -45,6 +45,7 @@ from photofinish.results import EpochTiming
 from photofinish.results.records import DeviceLabel
 from photofinish.results.references import reference_of
 from photofinish.scripts.script_record import WholeJob
+from photofinish.wording import with_article
 
 Job = Callable[..., Trained]
 STARTUP_SECONDS = 2.5

@@ -139,7 +139,7 @@ def test_a_worker_listens_where_its_head_does_and_warns_if_others_can_reach_it(
     host = "127.0.0.1" if is_near else own_address()
     listening, printed = asyncio.run(serve_a_head(host, tmp_path, code_version()))
     assert listening == {"127.0.0.1", host}
-    assert printed.count(f"whoever reaches tcp://{host}") == (not is_near), printed
+    assert printed.count(f"anyone who can reach tcp://{host}") == (not is_near), printed
 
 
 def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     next(workers[name] for name, clone in clones.items() if clone.is_dir()).kill()
     output, _ = spreading.communicate()
     assert spreading.returncode == 1, output
-    assert "2 to be trained" in output
+    assert "trainings to run: 2" in output
     assert output.count("small on cpu of lab: done") == 1, output
     assert output.count("diverging on cpu of lab: failed: ") == 1
     assert "evaluation of small: done" in output
@@ -247,7 +247,7 @@ def test_another_machine_trains_and_evaluates_though_a_worker_is_killed_and_a_fa
     head.commit()
     head.repro("plan")
     again = head.run(*command)
-    assert "0 to be trained" in again.stdout, again.stderr
+    assert "trainings to run: 0" in again.stdout, again.stderr
     assert "Running stage 'evaluate@small'" not in again.stdout
     assert (head.root / "report/index.html").is_file()
     evaluation = json.loads(

@@ -96,17 +96,17 @@ def test_pairs_of_processes_start_until_their_mean_is_clear_and_pairs_that_diffe
 @pytest.mark.parametrize(
     ("old", "new", "is_same", "bits"),
     [
-        (("ab", "ab"), ("ab", "ab"), True, "the same bits"),
-        (("ab", "abc"), ("ax", "axy"), False, "other bits within 2 steps"),
+        (("ab", "ab"), ("ab", "ab"), True, "same losses bit for bit"),
+        (("ab", "abc"), ("ax", "axy"), False, "losses differ within 2 steps"),
         (
             ("ab", "ac"),
             ("ab", "ac"),
             True,
-            "the same bits",
+            "same losses bit for bit",
         ),  # side by side: the next pair may differ
-        (("ab", "ac"), ("ab", "ab"), None, "bits that do not repeat"),
-        (("ab", "ab"), ("Ab", "Ab"), None, "bits not compared"),  # of steps captured together
-        (("ab", "ab"), ("aB", "ab"), True, "the same bits"),
+        (("ab", "ac"), ("ab", "ab"), None, "losses vary from run to run"),
+        (("ab", "ab"), ("Ab", "Ab"), None, "losses not compared"),  # of steps captured together
+        (("ab", "ab"), ("aB", "ab"), True, "same losses bit for bit"),
     ],
 )
 def test_losses_of_both_sides_are_compared_and_those_of_a_side_with_themselves(
@@ -244,7 +244,7 @@ def test_another_data_set_is_not_compared_and_a_submodules_files_are_there(
     git(Path(), "reset", "--quiet", "HEAD~")
     params["datasets"] = {"digits": params["datasets"]["digits"] | {"test": 0.3}}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="mine on the CPU has another data set"):
+    with pytest.raises(UserError, match="mine on the CPU uses the data set digits, which"):
         changes_since("HEAD", 1.15)
 
 
@@ -304,4 +304,4 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     ran = project.run(*command, "--python", python)
     assert ran.returncode == 0, ran.stderr
     (line,) = re.findall("^mine on the CPU with .*$", ran.stdout, re.MULTILINE)
-    assert re.search(r": 0\.\d+x the time .*; the same bits$", line)
+    assert re.search(r": 0\.\d+x the time .*; same losses bit for bit$", line)

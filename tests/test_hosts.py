@@ -220,8 +220,8 @@ def test_without_torch_nvidias_driver_lists_the_gpus(monkeypatch: pytest.MonkeyP
     assert "without torch" in accelerators.listed_by_torch()["cuda"]
 
 
-TOO_MANY = "5 GPUs asked for (devices.gpu.count), 4 here"
-NO_FIFTH = "devices.gpu.device_ids names GPU 4, and the GPUs here are numbered 0 to 3"
+TOO_MANY = "devices.gpu.count asks for 5 GPUs, and this machine has 4"
+NO_FIFTH = "devices.gpu.device_ids names GPU 4, but the GPUs here are numbered 0 to 3"
 
 
 @pytest.mark.usefixtures("four_gpus")

@@ -36,7 +36,7 @@ BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
 
 
 OTHERS = "other programs used 50% of the cores"
-WAITED = "its threads waited for a core for 50% of the time they needed a core,"
+WAITED = "its threads waited for a core 50% of the time they wanted one"
 READ_BACK = "memory was read back from a disk"
 A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds": 0.08}
 
@@ -59,13 +59,13 @@ A_FEW_TICKS = {"wall_seconds": 0.1, "own_cpu_seconds": 0.1, "others_cpu_seconds"
 def test_what_makes_times_unreliable_has_a_reason(
     figures: dict[str, Any], reason: str | None
 ) -> None:
-    reasons = [f"{reason} in 100% of the time"] if reason else []
+    reasons = [f"for 100% of the run, {reason}"] if reason else []
     assert load_warnings([QUIET.model_copy(update=figures)]) == reasons
 
 
 def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_not_count() -> None:
     assert load_warnings([BUSY, *[QUIET] * 4]) == [
-        "other programs used 100% of the cores in 20% of the time"
+        "for 20% of the run, other programs used 100% of the cores"
     ]
     assert load_warnings([BUSY, *[QUIET] * 19]) == []
     assert load_warnings([]) == []

@@ -196,7 +196,7 @@ def test_each_part_can_have_its_own_folder_with_the_classes_of_the_training(clas
     assert images.labels[images.own_parts["test"]].tolist() == [0, 1]
     assert images.inputs[np.array([5])][0, :, 0, 0].tolist() == list(GREEN)
     write_picture(classes / "test/own/a.png")
-    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is no class .*'owl'"):
+    with pytest.raises(ConfigError, match=r"photos/test/own/a\.png: 'own' is not a class .*'owl'"):
         read_folder(classes, **IN_PARTS)
 
 

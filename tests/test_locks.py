@@ -23,7 +23,7 @@ from pathlib import Path
 from photofinish.stage.locks import exclusive, exclusive_machine
 
 names = sys.argv[1:]
-with exclusive(Path(), *names) if names else exclusive_machine("which trains small"):
+with exclusive(Path(), *names) if names else exclusive_machine("training small"):
     if os.fork() == 0:
         time.sleep(60)  # a child must not keep the lock
         os._exit(0)
@@ -76,7 +76,7 @@ def test_a_second_writer_waits_with_a_message_and_fails(
     refused = pytest.raises(UserError, match=wanted[-1])
     with refused, exclusive(folder, *wanted, patience_seconds=0.1):
         pytest.fail("it was let in")
-    assert capsys.readouterr().err == f"waiting: another process is writing {wanted[-1]}\n"
+    assert capsys.readouterr().err == f"waiting for the process that is using {wanted[-1]}\n"
     with exclusive(folder, "results/c"):  # the lock of something else
         pass
     assert capsys.readouterr().err == ""
@@ -91,9 +91,9 @@ def test_the_next_process_goes_on_once_the_first_is_done_or_killed(
     second = hold(*reversed(names))
     assert second.stderr is not None
     waiting = second.stderr.readline()
-    assert waiting.startswith("waiting: ")
+    assert waiting.startswith("waiting for ")
     if not names:
-        assert f"process {first.pid}, which trains small, has this machine to itself" in waiting
+        assert f"process {first.pid} (training small): only one timed run at a time" in waiting
     if end == "killed":
         first.kill()
     else:

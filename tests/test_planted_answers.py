@@ -1,4 +1,8 @@
-"""Each of the six answers, planted in results on disk and read by the compare stage."""
+"""Answers to results that are planted on disk and read by the compare stage.
+
+golden/answers.txt has forty of them. Rewrite it with
+`PHOTOFINISH_UPDATE_GOLDEN=1 pytest -n 0 tests/test_planted_answers.py`, and read it aloud, whole.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +12,58 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pytest
 import warm_python
 from conftest import ROOT, MakeResult
 from result_files import (
+    BUSY,
     STEP,
+    DeviceResult,
     Missing,
+    changed_history,
+    pair_of,
     taken_apart,
     trained,
+    trained_of,
     with_record,
+    with_seeds,
     with_timings,
     write_results,
 )
+from test_default_jobs import MEASURED, cpu_result, shipped
 
+from photofinish.answer.comparison import (
+    Comparison,
+    read_pair,
+    result_of_script,
+    with_settings,
+)
+from photofinish.answer.decision import decide, decide_all
 from photofinish.answer.result import Trained
-from photofinish.config.compare import ComparePlan
+from photofinish.commands.ask import print_answers
+from photofinish.config.compare import ComparePlan, Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
+from photofinish.reporting import report_page
+from photofinish.reporting.ask_files import JobAnswer
+from photofinish.reporting.report_page import page_of
+from photofinish.reporting.sentences import verdict
+from photofinish.results import EpochTiming
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, write_measured
+from photofinish.results.measured_job import script_job
 from photofinish.results.records import DeviceLabel
-from photofinish.results.references import reference_of, write_reference
+from photofinish.results.references import read_references, reference_of, write_reference
 from photofinish.results.timed_parts import TimedPart
+from photofinish.scripts.script_record import WholeJob
 
+GOLDEN = Path(__file__).parent / "golden" / "answers.txt"
+UPDATES = bool(os.environ.get("PHOTOFINISH_UPDATE_GOLDEN"))
+Plant = Callable[[MakeResult, str], list[DeviceResult]]
 LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 32 * 10**8})
 """Step that takes a T4 260 ms by estimate, and so 49 s in five epochs of 600 samples."""
 
@@ -52,20 +83,14 @@ def job(
     return with_timings(made_up, **timings)
 
 
-def with_another_batch_size(result: Trained) -> Trained:
-    """Make it another training, so that no record fits the others."""
-    experiment = result.record.experiment.model_copy(update={"batch_size": 8})
-    return with_record(result, experiment=experiment)
-
-
 def alone(result: Trained) -> Trained:
     """Give a training a data set of its own, so that it shares no rented GPU with others."""
     experiment = result.record.experiment.model_copy(update={"dataset": result.experiment})
     return with_record(result, experiment=experiment)
 
 
-def script_run(of_job: Trained, loss: float) -> Measured:
-    """Make a script that took as long, a tenth of it waiting for batches."""
+def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) -> Measured:
+    """Make a script that took as long, and waited for batches for this share of it."""
     times, measured = taken_apart(of_job)
     parts = [
         TimedPart(
@@ -73,7 +98,7 @@ def script_run(of_job: Trained, loss: float) -> Measured:
             steps=100.0,
             epoch=epoch,
             holds="steps",
-            waiting_seconds=timing.training_seconds / 10,
+            waiting_seconds=waiting_share * timing.training_seconds,
         )
         for epoch, timing in enumerate(times.epochs)
     ]
@@ -107,20 +132,225 @@ def script_run(of_job: Trained, loss: float) -> Measured:
     return measured.model_copy(update=changed)
 
 
+def here(seconds: float, **timings: Any) -> Plant:
+    """Plant a job on the CPU alone."""
+
+    def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
+        cpu = alone(job(make_result, name, seconds, **timings))
+        return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
+
+    return plant
+
+
+def both(cpu_seconds: float, gpu_seconds: float, **timings: Any) -> Plant:
+    """Plant a job on the CPU and on a GPU here."""
+
+    def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
+        cpu = job(make_result, name, cpu_seconds, **timings)
+        return [cpu, job(make_result, name, gpu_seconds, "gpu")]
+
+    return plant
+
+
+def first_epochs(*epoch_seconds: float) -> Plant:
+    """Plant a job of 80 epochs, of which these were trained."""
+    done = len(epoch_seconds)
+    timed = here(
+        100.0,
+        operations=STEP.model_copy(update={"flops": 10**11}),
+        epochs=tuple(EpochTiming(each - 0.1, 0.1, 1.7e9) for each in epoch_seconds),
+        epochs_left=80 - done,
+        total_seconds=2.5 + sum(epoch_seconds),
+    )
+
+    def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
+        cpu, missing = timed(make_result, name)
+        assert isinstance(cpu, Trained)
+        return [replace(cpu, history=cpu.history[:done]), missing]
+
+    return plant
+
+
+def with_seeds_on_both(make_result: MakeResult, apart: float) -> Comparison:
+    """Compare four seeds, whose accuracies differ by this share between the devices."""
+    runs = []
+    for run, lost in zip(both(125.0, 10.0)(make_result, "seeds"), (0.0, apart), strict=True):
+        made = trained_of(run)
+        first, *others = (accuracy - lost for accuracy in (0.9, 0.908, 0.902, 0.895))
+        record = with_record(made, weights_sha256=made.device[0] * 64)
+        losses = replace(
+            record,
+            first_step=made.first_step.model_copy(update={"has_dropout": True}),
+            scores=made.scores.model_copy(update={"test_accuracy": first}),
+            history=changed_history(made, training_loss=(1.0 + lost + 0.1 * (lost > 0),) * 5),
+        )
+        runs.append(with_seeds(losses, *others))
+    return pair_of(*runs)
+
+
+def swept(make_result: MakeResult, name: str) -> list[DeviceResult]:
+    cpu = job(make_result, name, 700.0, operations=HOUR_STEP)
+    return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
+
+
+def shipped_job(make_result: MakeResult, name: str) -> list[DeviceResult]:
+    cpu = cpu_result(make_result, name, 1.0)
+    return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
+
+
+HOUR_STEP = STEP.model_copy(update={"flops": 10**13})
+"""Step that takes a T4 1.2 s by estimate, and so 3.8 min in five epochs of 600 samples."""
+LAUNCHING = STEP.model_copy(update={"flops": 10**8, "kernels": 20_000, "saved_tensor_bytes": 10**6})
+RNN_STEP = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
+FREE = Prices(accelerator_hour={"T4": 0.0})
+RECORDED = "a GPU that another machine recorded"
+PROJECTS: dict[str, tuple[dict[str, Any], dict[str, Plant]]] = {
+    "the default jobs, with the records in reference/": (
+        {"accelerators": shipped().comparing.accelerators},
+        dict.fromkeys(MEASURED, shipped_job),
+    ),
+    "a T4 to rent": (
+        {"accelerators": ("T4",)},
+        {
+            "start-up": here(13.0, startup_seconds=10.0),
+            "long": here(3600.0, operations=HOUR_STEP),
+            "short": here(31.0, operations=LONG_STEP),
+            "six-minutes": here(360.0, operations=LONG_STEP),
+            "quarter-of-an-hour": here(1000.0, operations=HOUR_STEP),
+            "noisy": first_epochs(6.0, 9.0, 7.0),
+            "steady": first_epochs(60.0, 60.5, 60.2),
+            "not-counted": here(62.0),
+            "no-estimate": here(3000.0),
+            "lstm": here(900.0, operations=RNN_STEP),
+            "beside-others": here(900.0, operations=HOUR_STEP, load=(BUSY,)),
+            "hours-beside-others": here(20_000.0, operations=LONG_STEP, load=(BUSY,)),
+            "launching": here(3600.0, operations=LAUNCHING),
+        },
+    ),
+    "a sweep": ({"accelerators": ("T4",)}, dict.fromkeys(("rate-1", "rate-2", "rate-3"), swept)),
+    "it must save an hour": (
+        {"accelerators": ("T4",), "worth_saving": 60.0},
+        {"twelve-minutes": here(700.0, operations=HOUR_STEP)},
+    ),
+    "it must save 56 minutes": (
+        {"accelerators": ("T4",), "worth_saving": 56.0, "rental_minutes": 0.1},
+        {"hour": here(3600.0, operations=HOUR_STEP)},
+    ),
+    "a T4 of your own": (
+        {"accelerators": ("T4",), "worth_saving": 0.0, "rental_minutes": 0.0},
+        {
+            "hour": here(3600.0, operations=HOUR_STEP),
+            "short": here(20.0, operations=HOUR_STEP),
+            "equal": here(230.0, operations=HOUR_STEP),
+        },
+    ),
+    "a free T4 in a minute": (
+        {"accelerators": ("T4",), "prices": FREE, "rental_minutes": 1.0},
+        {
+            "hour": here(3600.0, operations=HOUR_STEP),
+            "short": here(120.0, operations=LONG_STEP),
+        },
+    ),
+    RECORDED: ({"accelerators": ()}, {"recorded": here(100.0)}),
+    "several GPUs": (
+        {"accelerators": ("T4", "L4", "A100", "H100")},
+        {"day": here(86_400.0, operations=HOUR_STEP)},
+    ),
+    "a GPU here": (
+        {"accelerators": ("T4",)},
+        {
+            "faster": both(125.0, 10.0),
+            "slower": both(10.0, 125.0),
+            "equal": both(100.0, 98.0),
+            "noisy": both(4.0, 3.8),
+            "beside-others": both(125.0, 80.0, load=(BUSY,)),
+        },
+    ),
+}
+
+
+def test_answers_read_as_they_did(
+    make_result: MakeResult,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(report_page, "find_spec", lambda _name: None)  # for no pictures
+    texts = []
+    for index, (title, (settings, plants)) in enumerate(PROJECTS.items()):
+        folder = tmp_path / str(index)
+        for name, plant in plants.items():
+            write_results(plant(make_result, name), folder / "results")
+        if not index:
+            shutil.copytree(ROOT / "reference", folder / "reference")
+        if title == RECORDED:
+            gpu = alone(job(make_result, "recorded", 10.0, "gpu"))
+            of = gpu.record, gpu.timings, gpu.scores, list(gpu.history)
+            write_reference(folder / "reference", reference_of("recorded", *of, "lab"))
+        pairs = [read_pair(name, folder / "results" / name) for name in plants]
+        references = read_references(folder / "reference", "all")
+        pairs = with_settings(pairs, Comparing(**settings), references)
+        answers = page_of(pairs, decide_all(pairs)).answers
+        texts.append(f"# {title}\n{answers.summary}\n{answers}")
+    for seconds, gpu_seconds, share in ((51.0, 0, 0.1), (3600.0, 0, 0.5), (125.0, 10.0, 0.1)):
+        runs = [job(make_result, "train.py", seconds, operations=HOUR_STEP)]
+        if gpu_seconds:
+            runs.append(job(make_result, "train.py", gpu_seconds, "gpu"))
+        runs = [script_run(run, waiting_share=share) for run in runs]
+        results = [result_of_script(script_job(run)) for run in runs]
+        cpu, gpu = [*results, None][:2]
+        settings = {"accelerators": ("T4", "L4")}
+        pair = Comparison(cpu, gpu, None if gpu else "no GPU found", Comparing(**settings))
+        print_answers([JobAnswer(WholeJob("its whole run", 5, 100.0), pair, decide(pair))])
+        texts.append(f"# photofinish ask\n{capsys.readouterr().out.strip()}")
+    for apart in (0.01, 0.1, 0.3):
+        lines = verdict(with_seeds_on_both(make_result, apart)).lines
+        texts.append("\n".join(("# four seeds", *lines)))
+    text = "\n\n".join(texts) + "\n"
+    if UPDATES:
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
+
+
+def minutes(text: str) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * {"h": 60.0, "min": 1.0, "s": 1 / 60}[unit]
+
+
+def test_a_word_follows_from_the_numbers_on_its_line() -> None:
+    lines = re.findall(
+        r"(?:^|  )((?:Yes|Probably yes|No|Close call|Can't tell).*)",
+        GOLDEN.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    seen = set()
+    for line in lines:
+        word = re.split("[,:]| yet| GPU", line)[0]
+        if ratio := re.search(r"x (faster|slower) \((?:([\d.]+)-)?([\d.]+)\)", line):
+            assert (word == "Yes") == (ratio[1] == "faster"), line
+            assert float(ratio[2] or ratio[3]) >= 1, line
+        elif saves := re.search(r"[Ss]aves ([\d.]+)-([\d.]+) (\w+) \(minimum (.*?)\)", line):
+            low, high = (minutes(f"{end} {saves[3]}") for end in saves.groups()[:2])
+            least = minutes(saves[4])
+            assert (high < least) == (word == "No"), line
+            assert word == "No" or low < least <= high, line
+        elif both := re.search(r": ~?([\d.]+ \w+).* here, [~*]?([\d.]+ \w+)", line):
+            assert word != "Probably yes" or minutes(both[1]) > minutes(both[2]), line
+        else:
+            continue
+        seen.add(word)
+    assert seen == {"Yes", "Probably yes", "No", "Close call", "Can't tell"}
+
+
 def compared(
     folder: Path,
     database: Path,
-    names: list[str],
-    accelerators: tuple[str, ...],
-    scripts: tuple[str, ...] = (),
+    script: str,
 ) -> str:
-    """Run the compare stage on `folder`, and return what it prints."""
+    """Run the compare stage on the results of a script, and return what it prints."""
     command = {"command": "python train.py", "metrics": None, "files": {}}
-    plan = ComparePlan(
-        experiments=tuple(names),
-        accelerators=accelerators,
-        scripts=tuple(ScriptPlan(name=name, **command) for name in scripts),
-    )
+    scripts = (ScriptPlan(name=script, **command),)
+    plan = ComparePlan(experiments=(), scripts=scripts, accelerators=())
     write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
     shutil.copy(database, folder / "mlflow.db")
     arguments = "--plan plan.json --references reference --results results --out report"
@@ -137,77 +367,21 @@ def compared(
     return done.stdout
 
 
-def test_with_an_accelerator_the_job_decides(
-    make_result: MakeResult, tmp_path: Path, empty_database: Path
-) -> None:
-    jobs = {
-        "yes": (125.0, 10.0, "Yes. 10 s on the Some GPU, 2.1 min on the CPU: 12x ("),
-        "no": (20.0, 40.0, "No. 40 s on the Some GPU, 20 s on the CPU: 0.5x ("),
-        "same": (100.0, 98.0, "Close call. 100 s on the CPU and 98 s on the Some GPU: 1.0x ("),
-        "open": (4.0, 3.8, "Can't tell yet: 3.8 s on the Some GPU, 4 s on the CPU: 1.1x ("),
-    }
-    for name, (cpu, gpu, _) in jobs.items():
-        results = [job(make_result, name, cpu), job(make_result, name, gpu, "gpu")]
-        write_results(results, tmp_path / "results")
-    printed = lines_of(compared(tmp_path, empty_database, list(jobs), ("T4",)))
-    for name, (_, _, answer) in jobs.items():
-        assert printed[name].startswith(answer)
-    text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
-    assert "1 Yes · 1 No · 1 Close call · 1 " in text
-    table = pd.read_csv(tmp_path / "report" / "comparison.csv").set_index("experiment")
-    assert table.loc["yes", "answer"].tolist() == ["Yes", "Yes"]
-
-
-def test_without_an_accelerator_estimates_records_and_bounds_decide(
-    make_result: MakeResult, tmp_path: Path, empty_database: Path
-) -> None:
-    cpus = {
-        "long": job(make_result, "long", 3000.0, operations=LONG_STEP),
-        "short": job(make_result, "short", 31.0, operations=LONG_STEP),
-        "recorded": with_another_batch_size(job(make_result, "recorded", 100.0)),
-        "startup": job(make_result, "startup", 60.0, startup_seconds=56.0),
-        "unknown": job(make_result, "unknown", 62.0),
-        "open": job(make_result, "open", 3000.0),
-    }
-    for name, cpu in cpus.items():
-        missing = Missing(name, "gpu", cpu.record.experiment, "no driver")
-        write_results([alone(cpu), missing], tmp_path / "results")
-    gpu = with_another_batch_size(job(make_result, "recorded", 10.0, "gpu"))
-    gpu, history = alone(gpu), list(gpu.history)
-    reference = reference_of("recorded", gpu.record, gpu.timings, gpu.scores, history, "lab")
-    write_reference(tmp_path / "reference", reference)
-    answers = lines_of(compared(tmp_path, empty_database, list(cpus), ("T4",)))
-    expected = {
-        "long": "Probably yes, rent a T4: ~",
-        "short": "No, not for rent. 31 s here; on a T4 ~",
-        "recorded": "Probably yes, use a Some GPU: 10 s (",
-        "startup": "No. 60 s here, and no GPU makes it more than 1.",
-        "unknown": "No, not for rent. 62 s here, and a machine with a GPU takes 5 min to start.",
-        "open": "Can't tell: 50 min here, and no estimate for a GPU. ",
-    }
-    assert {name: answers[name][: len(text)] for name, text in expected.items()} == expected
-
-
-def lines_of(printed: str) -> dict[str, str]:
-    """Return the first line of each answer that the stage printed."""
-    return dict(re.findall(r"^([a-z]+)  +(\S.*)$", printed, re.MULTILINE))
-
-
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     make_result: MakeResult, tmp_path: Path, empty_database: Path
 ) -> None:
     for run in job(make_result, "mine", 125.0), job(make_result, "mine", 10.0, "gpu"):
         folder = tmp_path / "results" / "mine" / run.device / "measured"
         write_measured(folder, script_run(run, 0.25 if run.device == "cpu" else 0.5))
-    printed = compared(tmp_path, empty_database, [], (), ("mine",))
+    printed = compared(tmp_path, empty_database, "mine")
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
     page = html.unescape((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
-    answer = "Yes. 10 s on the Some GPU, 2.1 min on the CPU: 12x ("
-    assert lines_of(printed)["mine"].startswith(answer)
+    answer = "Yes, use the Some GPU: 2.1 min on the CPU, 10 s on the GPU, 12x faster ("
+    assert f"mine  {answer}" in printed
     for shown in (text, page):
         assert answer in shown
-        assert "On the GPU it reports loss 0.5; on the CPU loss 0.25." in shown
-        assert "Model: not checked" in shown
+        assert "It reports loss 0.5 on the GPU and loss 0.25 on the CPU." in shown
+        assert "Same model: not checked" in shown
     assert "with the same trainer" not in page
     assert "waiting for batches" in page
     metrics = json.loads((tmp_path / "metrics" / "mine.json").read_text())

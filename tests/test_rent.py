@@ -90,7 +90,7 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
         assert command in commands
     comment = text.partition("name:")[0].replace("\n# ", " ")
     assert "Estimated: 30 min of training, 1.50 USD at 3.00 USD an hour (some cloud" in comment
-    assert "says no to renting for mine." in comment
+    assert "advises against renting for mine." in comment
     write_offers(project, job_seconds=None, cost=None)
     assert "Time and cost on a T4 are not known" in rent("T4")[0].replace("\n# ", " ")
     (project / "report/answers.json").write_text('{"summary": ""}')
@@ -103,11 +103,11 @@ def test_code_above_the_pipelines_folder_is_not_left_behind(project: Path) -> No
     (project.parent / "net.py").write_text("class Net: ...", encoding="utf-8")
     params["experiments"]["mine"]["model"] = {"name": "../net.py:Net"}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="above this folder, which would stay here: move"):
+    with pytest.raises(UserError, match="above this folder, which wouldn't be copied: move"):
         rent("T4")
     params["experiments"]["mine"] |= {"model": "linear", "deps": ["../net.py"]}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="above this folder, which would stay here: move"):
+    with pytest.raises(UserError, match="above this folder, which wouldn't be copied: move"):
         rent("T4")
 
 
@@ -282,5 +282,5 @@ def test_no_machine_is_rented_for_a_python_without_torch(script: Path) -> None:
     bare = script / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n', encoding="utf-8")
     bare.chmod(0o755)
-    with pytest.raises(UserError, match=rf"was not found in {bare}: name the Python"):
+    with pytest.raises(UserError, match=rf"couldn't find in {bare} what .* Name the Python"):
         rent("T4", [str(bare), "train.py"])

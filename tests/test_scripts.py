@@ -264,7 +264,7 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
     assert note not in verdict(pair()).answer
     changed: dict[str, Any] = {"files": {"gone.py": "another sha256"}}
     failing = "raise ValueError('before its first step')"
-    assert run_mine(failing, "no step, and the earlier result stays", **changed) == complete
+    assert run_mine(failing, "so the earlier result is kept", **changed) == complete
     assert pair().compared
     assert note in verdict(pair()).answer
     run_mine(WITH_LINE, **changed)

@@ -76,16 +76,17 @@ def test_a_training_is_described_with_its_own_answer_only(
     for began, is_its in ((1.7e9, True), (1.6e9, False)):
         row = f"small-mlp,cpu,No,start-up,{began}"
         (tmp_path / documents.REPORT_TABLE).write_text(f"{header}\n{row}\n")
-        lines = ["No. 60 s here.", "Do: stay on this CPU."]
-        found = {"answers": {"small-mlp": {"answer": "No", "lines": lines}}}
+        lines = ["No, don't rent: 60 s here.", "Next: stay on this CPU."]
+        shown = [{"job": "small-mlp", "verdict": "No, don't rent", "saves": "0-2 s"}]
+        found = {"answers": {"small-mlp": {"answer": "No", "lines": lines}}, "overview": shown}
         (tmp_path / documents.REPORT_ANSWERS).write_text(json.dumps(found))
         answers = documents.answers_of(tmp_path)
         document = training_document("small-mlp", "cpu", tmp_path, answers)
         assert document
         is_answered = document.tags[documents.TAG_NOTE].startswith("\n\n".join(lines))
         assert is_answered is is_its
-        answer = document.tags.get(documents.TAG_ANSWER)
-        assert answer == ("No" if is_its else None)
+        columns = [document.tags.get(tag) for tag in ("verdict", "time", "saves")]
+        assert columns == (["No, don't rent", "30 s", "0-2 s"] if is_its else [None, "30 s", None])
         assert (document.mirrored != document_of(tmp_path).mirrored) is is_its
     assert documents.answers_of(tmp_path / "none") == {}
 
@@ -93,7 +94,7 @@ def test_a_training_is_described_with_its_own_answer_only(
 def test_a_busy_run_says_so_with_the_command_that_measures_again(
     tmp_path: Path, make_result: MakeResult
 ) -> None:
-    for load, warning in (((), None), ((BUSY,), "other programs used 40% of the cores in 100%")):
+    for load, warning in (((), None), ((BUSY,), "other programs used 40% of the cores")):
         write_result(tmp_path, make_result(load=load))
         tags = document_of(tmp_path).tags
         assert (warning or "") in tags.get(documents.TAG_BUSY, "")

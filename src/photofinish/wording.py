@@ -83,7 +83,7 @@ def factors(interval: tuple[float, float]) -> str:
 def _factor(value: float) -> str:
     if value < 0.995:
         return f"{value:.2g}"
-    return f"{value:.1f}" if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
+    return _short(value) if value < 9.95 else f"{float(f'{value:.2g}'):,.0f}"
 
 
 def utc_minute(unix_seconds: float) -> str:
@@ -166,6 +166,12 @@ def counted(number: float, noun: str) -> str:
 def listed(texts: Sequence[str]) -> str:
     """Return `a`, `a and b` or `a, b and c`."""
     return " and ".join([part for part in (", ".join(texts[:-1]), *texts[-1:]) if part])
+
+
+def with_article(gpu: str) -> str:
+    """Return `an A10G` or `a T4`."""
+    is_spelled = not gpu[1:2].islower()  # A10G, but not Apple
+    return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
 
 
 def all_or_some(names: Sequence[str]) -> str:

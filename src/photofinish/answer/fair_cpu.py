@@ -53,12 +53,18 @@ def fair_seconds(run: JobTimes) -> float:
 
 
 def idle_seconds(run: JobTimes) -> float | None:
-    """Return the job's time with an idle machine's epochs, or None if these are not known."""
+    """Return the job's time with an idle machine's epochs, or None if these are not known.
+
+    A start-up that computes most of its time takes its CPU time.
+    """
     least_seconds = least_epoch_seconds(run)
     if least_seconds is None:
         return None
     faster = min(1.0, least_seconds / statistics.fmean(run.epoch_seconds))
-    return run.once_seconds + faster * run.passes_seconds
+    waited_seconds, cpu_seconds = 0.0, run.startup_cpu_seconds or 0.0
+    if BUSY * cpu_seconds >= run.startup_seconds:  # else it may wait for a download
+        waited_seconds = max(0.0, run.startup_seconds - cpu_seconds / SHARED_CACHES)
+    return run.once_seconds - waited_seconds + faster * run.passes_seconds
 
 
 def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:

@@ -19,7 +19,7 @@ from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.reporting.answer_words import legend, stall_lines
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
     answer_lines,
@@ -29,6 +29,7 @@ from photofinish.reporting.ask_lines import (
     step_line,
     suggestion,
 )
+from photofinish.reporting.causes import stall_lines
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
 from photofinish.scripts.rented import rented_records
@@ -51,8 +52,7 @@ from photofinish.wording import counted, seconds
 Watching = Callable[..., Watched]
 """`watch` of a command, for one kind of device."""
 _BY_PLACEHOLDER = (
-    f"Write {PLACEHOLDER} into the command, for example `--device {PLACEHOLDER}`: it becomes cpu, "
-    f"and then"
+    f"Put `{PLACEHOLDER}` in the command, as in `--device {PLACEHOLDER}`: photofinish fills in"
 )
 
 
@@ -83,16 +83,13 @@ def ask_command(
     seeds = limits.seeds and not is_once
     named, rented = named_files(command), list(rented_records(command))
     if not is_once:
-        print(
-            "It runs on the GPU, then as long again on the CPU, so it gets no input from here.",
-            file=sys.stderr,
-        )
+        print("Running it on the GPU, then on the CPU, both without stdin.", file=sys.stderr)
     if seeds:
         print(
-            "torch, NumPy and random are seeded, to compare both models. --no-seed leaves them.",
+            "Seeding torch, NumPy and random so the models can be compared (--no-seed: don't).",
             file=sys.stderr,
         )
-    with exclusive_machine(f"which asks about {shlex.join(command)}"):
+    with exclusive_machine(f"ask: {shlex.join(command)}"):
         # The GPU goes first, as a script that can't train on the CPU still gets its figures.
         watching = functools.partial(watch, command, limits=limits, is_seeded=seeds)
         gpu = _watch_gpu(watching, hosts[1])
@@ -131,8 +128,8 @@ def print_answers(
     texts += suggestion(pair, last.decision, runs[0] if runs else None)
     texts += stall_lines(pair, last.decision)
     texts.append(seen_line(pair.cpu, runs[0] if runs else None))
-    decisions = [answer.decision for answer in answers]
-    print_answer("\n".join([*texts, *legend(decisions, texts, None)]))
+    both = [(answer.pair, answer.decision) for answer in answers]
+    print_answer("\n".join([*texts, *legend(both, texts, is_asked=True)]))
 
 
 def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Watched:
@@ -149,8 +146,8 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
         if error.watched.least_step_seconds is None:
             step = counted(gpu.figures.steps, "step")
             raise UserError(
-                f"{error}\nThis command can't train on the CPU, so there is no answer. On "
-                f"{target.accelerators[0].name} a step takes {seconds(gpu.figures.step_seconds)} "
+                f"{error}\nThis command can't train on the CPU, so there is no answer. On the "
+                f"{target.accelerators[0].name}, a step takes {seconds(gpu.figures.step_seconds)} "
                 f"({step} seen)."
             ) from error
         watched = error.watched
@@ -158,8 +155,8 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
     if kind != "cpu":
         here = target.accelerators[0].kind if target.accelerators else kind
         raise UserError(
-            f"the command computes on {kind} where it should compute on the CPU, and {kind} can't "
-            f"be hidden from it. {_BY_PLACEHOLDER} {here}"
+            f"the command used {kind} in its run on the CPU, and {kind} can't be hidden from it. "
+            f"{_BY_PLACEHOLDER} {here}, then cpu"
         )
     _show_failure(watched)
     return watched
@@ -178,8 +175,8 @@ def _watch_gpu(watching: Watching, gpu: GpuTarget) -> Watched | str:
     _show_failure(watched)
     if watched.process and not watched.process.used_accelerator:
         print(
-            f"The command computes on the CPU though {kind} is here, so the GPU's times are "
-            f"estimates. {_BY_PLACEHOLDER} {kind}.",
+            f"The command ran on the CPU although this machine has a GPU, so GPU times are "
+            f"estimates. {_BY_PLACEHOLDER} {kind}, then cpu.",
             file=sys.stderr,
         )
         return f"the command did not use {kind}"
@@ -188,7 +185,7 @@ def _watch_gpu(watching: Watching, gpu: GpuTarget) -> Watched | str:
 
 def _show_failure(watched: Watched) -> None:
     if watched.status:
-        print(f"{watched.output}\nThe command failed, after these measurements:", file=sys.stderr)
+        print(f"{watched.output}\nThe command failed. Measured until then:", file=sys.stderr)
 
 
 def _records(
@@ -211,17 +208,17 @@ def _records(
     here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:
         print(
-            f"Before its first batch, the CPU's run took {seconds(here_seconds)} and the GPU's "
-            f"{seconds(there_seconds)}, which counts for both.",
+            f"Until its first batch, the run on the CPU took {seconds(here_seconds)} and the run "
+            f"on the GPU {seconds(there_seconds)}, which counts for both.",
             file=sys.stderr,
         )
         startup_seconds = max(0.0, records[0].startup_seconds - here_seconds + there_seconds)
         records[0] = records[0].model_copy(update={"startup_seconds": startup_seconds})
     elif there_seconds > here_seconds + CONTEXT_SECONDS[2]:
         print(
-            f"Before its first batch, the GPU's run, which was first, took "
-            f"{seconds(there_seconds)}, and the CPU's {seconds(here_seconds)}. If it was a "
-            f"download, ask again.",
+            f"Until its first batch, the run on the GPU took {seconds(there_seconds)} and the "
+            f"later run on the CPU {seconds(here_seconds)}. If the first one downloaded "
+            f"something, ask again.",
             file=sys.stderr,
         )
     return records

@@ -78,7 +78,7 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
     pairs: list[Comparison] = []
     for number, name in enumerate(experiments, 1):
         print(
-            f"{name}: training for up to {seconds(limits.training_seconds)}, and keeping nothing "
+            f"{name}: training for up to {seconds(limits.training_seconds)}; nothing is kept "
             f"({number} of {len(experiments)})",
             file=sys.stderr,
         )
@@ -144,7 +144,6 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
 
 
 def _why_not_here(device: DeviceLabel) -> str | None:
-    """Return why a device can't be sampled on this machine, or None."""
     host = read_host(device, PLAN / f"hosts/{device}.json")
     if isinstance(host, GpuTarget) and host.missing:
         return f"no accelerator: {host.missing}"

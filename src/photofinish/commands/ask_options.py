@@ -15,40 +15,45 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
         "photofinish ask [options] [--] python train.py [arguments of train.py]\n"
         "       photofinish ask [options] [NAME ...] [options]"
     )
-    ask.epilog = (
-        "Words that begin with the NAME of an experiment or script in params.yaml are names. "
-        "Without words, all are asked about. Anything else is a command, and so is what follows --."
-    )
-    ask.add_argument("--epochs", type=_positive, help="epochs of the whole job")
-    ask.add_argument("--steps", type=_positive, help="steps of the whole job")
     ask.add_argument(
-        "--seconds", type=_positive,
-        help="most seconds of training (default: 60, and 30 for each experiment)",
+        "words", nargs=nargs, metavar="...",
+        help="command that trains, or names: if the first argument is a name in params.yaml, all "
+        "are names; without arguments, every experiment is answered; anything else, or anything "
+        "after --, is a command",
     )  # fmt: skip
-    ask.add_argument(
-        "--patience", type=_positive, default=600.0,
-        help="most seconds until the first step (default: 600)",
-    )  # fmt: skip
-    ask.add_argument(
+    job = ask.add_argument_group("length of the whole job, if the script doesn't show it")
+    job.add_argument("--epochs", type=_positive, help="its epochs")
+    job.add_argument("--steps", type=_positive, help="its steps")
+    gpu = ask.add_argument_group("GPUs")
+    gpu.add_argument(
         "--gpu", metavar="T4,L4", help="GPUs to consider, or all (default: params.yaml's, or six)"
     )
-    ask.add_argument(
+    gpu.add_argument(
         "--start-minutes", type=_not_negative, metavar="N",
-        help="minutes until a GPU is ready: 0 for your own, 1 for Colab (default: 5, and 0 for one "
-        "that no price list has)",
+        help="minutes of setup until a GPU is ready: 0 for your own, 1 for Colab (default: 5 for "
+        "GPUs with a list price, otherwise 0)",
     )  # fmt: skip
-    ask.add_argument(
+    gpu.add_argument(
         "--price", type=_not_negative, metavar="N",
         help="USD an hour for these GPUs (or params.yaml's currency); 0 if free",
     )  # fmt: skip
-    ask.add_argument(
-        "--no-seed", action="store_true",
-        help="leave the script's random numbers: two devices' models are compared if it seeds them",
+    run = ask.add_argument_group("how the script runs")
+    run.add_argument(
+        "--seconds", type=_positive,
+        help="watch at most this many seconds of training (default: 60; 30 per experiment)",
     )  # fmt: skip
-    ask.add_argument("--json", type=_file, metavar="FILE", help="write the answer here")
-    ask.add_argument("--html", type=_file, metavar="FILE", help="write it as a page")
-    ask.add_argument("--show-output", action="store_true", help="show the script's output")
-    ask.add_argument("words", nargs=nargs, metavar="...", help="command that trains, or names")
+    run.add_argument(
+        "--patience", type=_positive, default=600.0, metavar="SECONDS",
+        help="wait at most this long for the first step (default: 600)",
+    )  # fmt: skip
+    run.add_argument(
+        "--no-seed", action="store_true",
+        help="don't seed the script (its models are then compared only if it seeds itself)",
+    )  # fmt: skip
+    run.add_argument("--show-output", action="store_true", help="show the script's output")
+    out = ask.add_argument_group("output")
+    out.add_argument("--json", type=_file, metavar="FILE", help="write the answer to this file")
+    out.add_argument("--html", type=_file, metavar="FILE", help="write it as a page")
 
 
 def _positive(text: str) -> float:
@@ -59,7 +64,6 @@ def _positive(text: str) -> float:
 
 
 def _not_negative(text: str) -> float:
-    """Return 0 or a positive number."""
     return 0.0 if float(text) == 0 else _positive(text)
 
 
@@ -108,7 +112,7 @@ def ask_by_options(args: argparse.Namespace) -> None:
         from photofinish.commands.ask_experiments import ask_experiments
 
         if args.steps or args.epochs:
-            raise ConfigError("params.yaml has the epochs of an experiment: leave out the option")
+            raise ConfigError("--epochs and --steps are for commands: params.yaml has those here")
         ask_experiments(args.words, limits, files, terms)
         return
     length = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from photofinish.commands import pipeline
 from photofinish.errors import ConfigError, UserError
-from photofinish.wording import seconds, unknown_name
+from photofinish.wording import all_or_some, did_you_mean, seconds
 
 
 def are_experiments(words: Sequence[str]) -> bool:
@@ -19,7 +19,7 @@ def are_experiments(words: Sequence[str]) -> bool:
     folder = pipeline.find()
     if folder is None:
         if not words:
-            raise ConfigError("name a command that trains: photofinish ask python train.py")
+            raise ConfigError("name a command that trains, as in photofinish ask python train.py")
         return False
     if not words:
         return True
@@ -30,7 +30,10 @@ def are_experiments(words: Sequence[str]) -> bool:
     if words[0] in names:
         return True
     if not is_command:
-        raise ConfigError(f"{words[0]} is no command, and {unknown_name('name', words[0], names)}")
+        raise ConfigError(
+            f"{words[0]} is neither a command nor a name in params.yaml;"
+            f"{did_you_mean(words[0], names)} names there: {all_or_some(names)}"
+        )
     return False
 
 
@@ -46,15 +49,15 @@ def check_command(command: Sequence[str]) -> None:
         for word in command[1:]
     ):
         raise UserError(
-            f"{shlex.join(command)} has no script to run: photofinish ask {command[0]} train.py"
+            f"{shlex.join(command)} names no script. Add it: photofinish ask {command[0]} train.py"
         )
 
 
 def print_start(training_seconds: float) -> None:
     """Print what happens to the script, before the imports and measurements that take time."""
     print(
-        f"Your script runs for up to {seconds(training_seconds)} and is then stopped. "
-        f"Files that it writes meanwhile stay (checkpoints, logs).",
+        f"Running your script for up to {seconds(training_seconds)} of training, then stopping it. "
+        f"Files it writes (checkpoints, logs) are kept.",
         file=sys.stderr,
         flush=True,
     )

@@ -21,40 +21,52 @@ from photofinish.remote import HEAD
 from photofinish.stage.process import run_stage
 
 _GROUPS = {
-    "ask": {"ask": "run a script for a minute: is a GPU worth it for its whole job?"},
-    "start": {
+    "ask about a script, for example `photofinish ask python train.py`": {
+        "ask": "run a script for a minute: is a GPU worth it for its whole job?",
+    },
+    "start a project, for example `photofinish init`": {
         "init": "write the pipeline and a params.yaml into this folder",
         "new": "write a network to start from",
     },
-    "pipeline": {
+    "train and compare, for example `photofinish run`": {
         "plan": "check params.yaml; `dvc status` then lists what will run",
         "run": "check params.yaml, then `dvc repro`: only changes run again",
         "report": "print the last answers again, or open their page",
         "ui": "start MLflow's pages, with all results",
     },
-    "check": {"gate": "fail if training is slower than at another commit"},
-    "other machines": {
-        "reference": "record this machine's results for other machines",
-        "machine": "record what this machine is, for params.yaml to name",
-        "rent": "print how to train on a rented GPU, with its time and cost",
+    "check in CI for slower training, for example `photofinish gate --base main`": {
+        "gate": "fail if training is slower than at another commit",
+    },
+    "use other machines, for example `photofinish rent T4`": {
+        "rent": "print how to train on a rented GPU, with its cost (starts nothing)",
+        "reference": "record this machine's results, to compare with on others",
+        "machine": "describe this machine so that params.yaml can assign jobs to it",
         "spread": "train missing results on all machines at once",
-        "worker": "train here for a head, which `spread` starts",
+        "worker": "run jobs sent by `photofinish spread`",
     },
 }
 """Commands by group, as the help lists them."""
+_EXAMPLES = {
+    "ask": "ask --epochs 90 python train.py",
+    "init": "init --example own-network",
+    "new": "new net.py",
+    "plan": "plan; dvc status",
+    "run": "run train-cpu@digits-mlp",
+    "report": "report --open",
+    "ui": "ui --port 5001",
+    "gate": "gate --base main --slower 1.2",
+    "rent": "rent T4 -- python train.py",
+    "reference": "reference --machine lab-pc",
+    "machine": "machine lab-pc",
+    "spread": "spread --listen tcp://0.0.0.0:8786",
+    "worker": "worker tcp://lab-pc:8786",
+}
 
 _DESCRIPTION = """\
 Is a GPU worth it for this training job, how much faster is it, why (or why not),
 and is the model the same?
 """
-_EPILOG = """\
-start here:
-  photofinish ask python train.py    a script of yours, as it is
-  photofinish init                   in the folder of your network
-
-`photofinish COMMAND --help` lists the options of a command.
-Exit codes: docs/commands.md in photofinish's repository.
-"""
+_EPILOG = "`photofinish COMMAND --help` lists a command's options. Exit codes: docs/commands.md."
 
 _OF_PIPELINE = (
     "PIL", "dvc", "filelock", "jinja2", "markupsafe", "matplotlib", "mlflow", "pandas",
@@ -128,8 +140,13 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
 
     def command(name: str, call: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
         text = texts[name]
-        sentence = f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
-        added = commands.add_parser(name, description=sentence, allow_abbrev=False)
+        added = commands.add_parser(
+            name,
+            description=f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}",
+            epilog=f"example:\n  photofinish {_EXAMPLES[name]}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
         added.set_defaults(call=call)
         return added
 
@@ -148,33 +165,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     forms.add_argument("--json", action="store_true", help="print report/answers.json")
     ui = command("ui", pipeline.show_runs)
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
-    _add_gate_options(command("gate", _gate))
-    reference = command("reference", _reference)
-    reference.add_argument("--machine", metavar="NAME", help="default: the hardware")
-    rent = command("rent", _rent)
-    rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
-    rent.add_argument("gpu", metavar="GPU", help="for example T4")
-    rent.add_argument("words", nargs="*", metavar="...", help="command that trains")
-    machine = command("machine", pipeline.record_machine)
-    machine.add_argument("name", metavar="NAME", help="it writes machines/NAME.json")
-    spread = command("spread", _spread)
-    spread.add_argument(
-        "--listen",
-        metavar="ADDRESS",
-        default=HEAD,
-        help=f"default: {HEAD}; tcp://0.0.0.0:8786 is open to all",
-    )
-    worker = command("worker", _worker)
-    worker.add_argument(
-        "head",
-        nargs="?",
-        metavar="ADDRESS",
-        default=HEAD,
-        help="of the head (default: this machine)",
-    )
-
-
-def _add_gate_options(gate: argparse.ArgumentParser) -> None:
+    gate = command("gate", _gate)
     sides = gate.add_mutually_exclusive_group()
     sides.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
@@ -186,8 +177,28 @@ def _add_gate_options(gate: argparse.ArgumentParser) -> None:
         "--slower", metavar="FACTOR", type=float, default=ALLOWED,
         help=f"how many times as long a training may take (default: {ALLOWED})",
     )  # fmt: skip
-    gate.add_argument("--same-losses", action="store_true", help="other losses are an error, too")
-    gate.epilog = "It exits with 1 if a training is slower, and with 125 if that is not clear."
+    gate.add_argument("--same-losses", action="store_true", help="also fail if losses changed")
+    gate.epilog = f"{gate.epilog}\n\nExit codes: 1 if a training is slower, 125 if that is unclear."
+    reference = command("reference", _reference)
+    reference.add_argument("--machine", metavar="NAME", help="its name (default: the hardware)")
+    rent = command("rent", _rent)
+    rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
+    rent.add_argument("gpu", metavar="GPU", help="for example T4")
+    rent.add_argument(
+        "words", nargs="*", metavar="...", help="command that trains (default: the pipeline)"
+    )
+    machine = command("machine", pipeline.record_machine)
+    machine.add_argument("name", metavar="NAME", help="name of the machine and of its file")
+    spread = command("spread", _spread)
+    spread.add_argument(
+        "--listen", metavar="ADDRESS", default=HEAD,
+        help=f"where workers connect (default: {HEAD}; tcp://0.0.0.0:8786 is open to all)",
+    )  # fmt: skip
+    worker = command("worker", _worker)
+    worker.add_argument(
+        "head", nargs="?", metavar="ADDRESS", default=HEAD,
+        help="where `spread` runs (default: this machine)",
+    )  # fmt: skip
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -240,7 +251,7 @@ def _rent(args: argparse.Namespace) -> None:
     from photofinish.commands.rent import rent
 
     task, commands = rent(args.gpu, args.words)
-    print("Nothing is started or paid for: below are a task and the commands.", file=sys.stderr)
+    print("Nothing is started or paid for. Below are a task and the commands.", file=sys.stderr)
     print(task, end="", flush=True)
     print(commands, end="", file=sys.stderr)
 

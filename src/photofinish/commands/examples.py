@@ -44,7 +44,7 @@ def copy_example(name: str) -> None:
     example = find_example(name)
     if PARAMS.exists() and not _is_shipped():
         raise ConfigError(
-            f"{PARAMS} is none of the examples: move it away, "
+            f"{PARAMS} is your own, and --example would overwrite it: move it away, "
             f"or run `photofinish init --example {name}` in another folder"
         )
     write_example(example, Path())

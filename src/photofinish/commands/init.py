@@ -62,17 +62,19 @@ def init(example_name: str | None = None) -> None:
         print("params.yaml trains a small built-in network on 8x8 images of digits, as an example.")
     if not has_git():
         print(
-            "There is no Git repository here, so DVC has none to keep its files in. For one, run "
+            "This folder isn't a Git repository, so DVC runs without one. To change that, run "
             "`git init; dvc config --unset core.no_scm`."
         )
     if scripts:
-        print(f"params.yaml runs {scripts[0]} as it is. An answer in a minute, before that:")
-        print(f"  photofinish ask python {scripts[0].as_posix()}")
-        print("Next: `photofinish run` runs it to its end, on each device.")
+        print(
+            f"params.yaml runs {scripts[0]} as it is. For an answer in about a minute:\n"
+            f"  photofinish ask python {scripts[0].as_posix()}"
+        )
+        print("Next: `photofinish run` runs it to the end, on each device.")
     elif example:
         print("Next: photofinish run")
     else:
-        print("Next: name your network and data in params.yaml, then: photofinish run")
+        print("Next: name your network and data in params.yaml, then run: photofinish run")
 
 
 def write_network(file: str) -> None:
@@ -80,10 +82,10 @@ def write_network(file: str) -> None:
     if not re.fullmatch(r"\S+\.py", file):
         raise ConfigError(f"{file}: name a Python file, as in photofinish new net.py")
     if Path(file).exists():
-        raise ConfigError(f"{file} exists: choose another, as in photofinish new net.py")
+        raise ConfigError(f"{file} exists: choose another name, as in photofinish new net.py")
     _copy(pipeline_files() / "examples/my_model.py", Path(file))
     folder = OWN_FOLDER if (OWN_FOLDER / PLAN).is_file() else Path()
-    print(f"Wrote {file}. Add to params.yaml, below experiments, then run `photofinish run`:")
+    print(f"Wrote {file}. Add this below experiments in params.yaml, then run `photofinish run`:")
     print("  mine:\n    dataset: digits\n    model:")
     path = Path(os.path.relpath(file, folder)).as_posix()
     path = path if path.startswith("../") else f"./{path}"
@@ -98,14 +100,16 @@ def _copy(source: Path, target: Path) -> None:
 def _free_folder() -> Path:
     """Return the current folder, or a new subfolder if some of the files' names are taken."""
     if PLAN.is_file() or (OWN_FOLDER / PLAN).is_file():
-        raise ConfigError("the pipeline is here already: photofinish run")
+        raise ConfigError("the pipeline is already here: start it with photofinish run")
     names = ("dvc.yaml", str(PARAMS), "stages", "reference", *_MADE)
     if not (taken := [name for name in names if Path(name).exists()]):
         return Path()
     if OWN_FOLDER.exists():
         names_here = ", ".join([*taken, f"{OWN_FOLDER}/"])
-        raise ConfigError(f"nothing was written, since these exist: {names_here}")
-    print(f"This folder has its own {', '.join(taken)}: the pipeline goes to {OWN_FOLDER}/")
+        raise ConfigError(
+            f"nothing was written, because these already exist: {names_here}. Use another folder"
+        )
+    print(f"This folder has its own {', '.join(taken)}, so the pipeline goes to {OWN_FOLDER}/")
     return OWN_FOLDER
 
 
@@ -127,7 +131,6 @@ def _set_up_dvc() -> None:
 
 
 def _add_lines(file: Path, lines: Iterable[str]) -> None:
-    """Append the lines that a file lacks."""
     text = file.read_text(encoding="utf-8") if file.is_file() else ""
     if text and not text.endswith("\n"):
         text += "\n"
@@ -149,7 +152,7 @@ def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
         if line and not line.startswith(("#", " ")):
             is_comment = line.startswith(("defaults:", "datasets:", "experiments:"))
         if line.startswith("defaults:"):
-            lines.append("# To train a network, not the script below, uncomment these sections:")
+            lines.append("# To train a network instead of the script, uncomment these sections:")
         if line.startswith("compare:"):
             lines += _script_lines(scripts, folder)
         lines.append(f"# {line}".rstrip() if is_comment and line else line)
@@ -166,7 +169,7 @@ def _script_lines(scripts: list[Path], folder: Path) -> Iterator[str]:
     yield f"    deps: [{path}]   # with what it imports; add the data that it reads"
     yield "    # epochs: 200              # of the whole job, if the command trains fewer"
     yield "    # metrics: metrics.json    # numbers that it writes: the report compares them"
-    yield "    # If its epochs aren't seen, in its loop: for batch in photofinish.steps(loader)"
+    yield "    # If its epochs can't be seen, write: for batch in photofinish.steps(loader)"
     yield from (f"    # or python {other.as_posix()}" for other in others[:5])
     yield ""
 
@@ -185,7 +188,6 @@ def find_scripts(folder: Path) -> list[Path]:
 
 
 def _parsed_files(folder: Path) -> dict[Path, ast.Module]:
-    """Return the syntax tree of each Python file in a folder and below."""
     trees = {}
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(

@@ -41,12 +41,12 @@ export PATH="$HOME/.local/bin:$PATH"  # where SkyPilot installs uv
 """
 _ACTIVATE = ". ~/photofinish-env/bin/activate"
 _COMMANDS = Template("""
-By SkyPilot, with the task above in rent.yaml:
+With SkyPilot, after saving the task above as rent.yaml:
   sky launch --cluster photofinish rent.yaml
   rsync --archive ${options}photofinish:sky_workdir/$there $here/
   sky down photofinish
 
-Or on a machine of yours with a driver and Python 3.11 or newer, by SSH:
+Or over SSH, on any machine with a GPU driver and Python 3.11 or newer:
   $copy
   ssh user@machine $script
   rsync --archive ${options}user@machine:photofinish-job/$there $here/
@@ -116,8 +116,8 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
     packages = " ".join(map(shlex.quote, job.packages))
     install = f'pip install --quiet "{source}" {packages}'.rstrip()
     about = (
-        f"{job.about}The minutes to start and set up the machine come on top. Files that "
-        f".gitignore names stay here: for data among them, add file_mounts."
+        f"{job.about}Setting up the machine adds a few minutes. Files in .gitignore aren't copied; "
+        f"add file_mounts for data among them."
     )
     # U+2028 in a price's name would end the comment: to YAML it is a line break.
     about = printable(" ".join(about.split()))
@@ -140,19 +140,18 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
 
 
 def _trainings(gpu: str, top: Path) -> _Job:
-    """Return the job of the pipeline: train all experiments on the GPU."""
     records = (Path.cwd() / "reference").relative_to(top).as_posix()
     params = read_params(pipeline.PARAMS)
     if not params.experiments:
         raise UserError(
-            "params.yaml has no experiments. Of a script: photofinish rent GPU -- python train.py"
+            "params.yaml has no experiments. For a script: photofinish rent GPU -- python train.py"
         )
     settings = [*params.experiments.values(), *params.datasets.values()]
     if Path.cwd() == top and any("'../" in repr(each) for each in settings):
         is_own = Path.cwd().name == OWN_FOLDER.name
-        remedy = "call `photofinish rent` in the folder above" if is_own else "move them into it"
+        remedy = "run `photofinish rent` in the folder above" if is_own else "move them into it"
         raise UserError(
-            f"params.yaml names files above this folder, which would stay here: {remedy}"
+            f"params.yaml names files above this folder, which wouldn't be copied: {remedy}"
         )
     # Repeats and further seeds are trained on the rented GPU, too.
     trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
@@ -162,16 +161,16 @@ def _trainings(gpu: str, top: Path) -> _Job:
     estimate = _estimate(answers, gpu, trainings)
     if count != 1:
         estimate = "Time and cost are estimated for one GPU only."
-    about = f"Trains {names} on a {gpu}, for a record to compare with. {estimate} "
+    about = f"Trains {names} on a {gpu}, and records the results to compare with. {estimate} "
     against = [
         name
         for name, each in answers.answers.items()
         if name in trainings and each.answer == "No" and each.about in ("renting", "any GPU")
     ]
     if against:
-        about += f"The report says no to renting for {listed(against)}. "
+        about += f"The report advises against renting for {listed(against)}. "
     if params.scripts:
-        about += "Scripts are left out: they leave no record. "
+        about += "Scripts are left out, as only experiments are recorded. "
     has_requirements = (top / "requirements.txt").is_file()
     return _Job(
         about,
@@ -179,20 +178,19 @@ def _trainings(gpu: str, top: Path) -> _Job:
         ["photofinish run measure-gpu train-gpu", "photofinish reference"],
         there=f"{records}/",
         here=records,
-        then="Then `photofinish run` here answers by the GPU's record.",
+        then="Then `photofinish run` here uses the GPU's record for its answers.",
         gpu_count=1 if count == "all" else count,
     )
 
 
 def _script(gpu: str, command: Sequence[str]) -> _Job:
-    """Return the job of a command: ask about it on the machine, and train unless it says No."""
     python, there = "python", [*command]
     if is_python(command[0]):  # by a path that only this machine may have
         python, there[0] = command[0], "python"
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     about = (
-        f"Asks on a {gpu} whether it is worth it for {asked}, and trains unless the answer is No. "
-        f"`photofinish ask` here estimates time and cost. "
+        f"Asks on a {gpu} whether it is worth it for {asked}, then trains unless the answer is No. "
+        f"For an estimate of time and cost, run `photofinish ask` here. "
     )
     return _Job(
         about,
@@ -204,8 +202,8 @@ def _script(gpu: str, command: Sequence[str]) -> _Job:
         ],
         there="",
         here=here,
-        then=f"Then {here} has the files that the training wrote, and {ANSWER}, by which the next "
-        f"`photofinish ask` here answers.",
+        then=f"Then {here} has the files that the training wrote, and {ANSWER}, which the next "
+        f"`photofinish ask` here uses.",
         options="--prune-empty-dirs --compare-dest=.. ",  # only what is not here
     )
 
@@ -225,15 +223,14 @@ def _requirements(python: str, command: Sequence[str]) -> list[str]:
         if ended.returncode == 0:
             return ended.stdout.split()
     raise UserError(
-        f"what {shlex.join(command)} imports was not found in {python}: name the Python that you "
-        f"train with, or write requirements.txt here, for example by `pip freeze`"
+        f"couldn't find in {python} what {shlex.join(command)} imports. Name the Python that you "
+        f"train with, or write requirements.txt here, for example with `pip freeze`"
     )
 
 
 def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) -> str:
-    """Return the task for SkyPilot as YAML."""
     resources = CommentedMap(accelerators={gpu: job.gpu_count}, use_spot=False, autostop=10)
-    resources.yaml_add_eol_comment("an interrupted training's record would be left out", "use_spot")
+    resources.yaml_add_eol_comment("an interrupted training isn't recorded", "use_spot")
     resources.yaml_add_eol_comment(
         "stops after 10 idle minutes; `sky down` deletes the machine", "autostop"
     )
@@ -247,7 +244,6 @@ def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) 
 
 
 def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
-    """Return the time and cost of all trainings on a GPU, by the report's estimates."""
     found = {
         name: each
         for name in trainings
@@ -259,7 +255,7 @@ def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
     if len(found) < len(trainings):
         return not_known
     if small := [name for name, each in found.items() if each.fits == "no"]:
-        raise UserError(f"{listed(small)} needs more memory than a {gpu} has: rent another GPU")
+        raise UserError(f"a {gpu} has too little memory for {listed(small)}: rent another GPU")
     times = [each.job_seconds.value for each in found.values() if each.job_seconds]
     if len(times) < len(trainings):
         return not_known

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.text import Text
 
 _STYLES = {
-    r"\b(Yes|Probably yes)(?=[.,])": "bold green",
-    r"\b(No, not for rent|No)(?=[.,])": "bold red",
-    r"\b(Close call|Can't tell( yet)?)(?=[.:])": "bold yellow",
-    r"Do:|Model:": "bold",
+    r"\b(Yes|Probably yes), [^:]+(?=:)": "bold green",
+    r"\bNo(, don't rent|, use the CPU| GPU will help)(?=:)": "bold red",
+    r"\b(Close call|Can't tell)[^:]*(?=:)": "bold yellow",
+    r"Next:|Same model:": "bold",
     r"`[^`]+`": "green",
     r"[█▒]+|▏": "cyan",
     r"░+": "bright_black",

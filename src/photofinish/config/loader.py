@@ -134,8 +134,8 @@ class _Loader:
             script, problems = _validate(Script, settings)
             self.report(*problems, below=("scripts", name))
             if name in experiments:
-                problem = "an experiment has this name, and both would write results/{name}: rename"
-                self.report(ConfigProblem(("scripts", name), problem.format(name=name)))
+                problem = f"an experiment has this name and writes results/{name}: rename one"
+                self.report(ConfigProblem(("scripts", name), problem))
             if script is not None:
                 scripts[name] = script
         return Params(
@@ -155,7 +155,7 @@ class _Loader:
             if len(self.problems) >= MOST_PROBLEMS:
                 return
             if not is_name(name):
-                problem = f"this name must match {NAME_PATTERN}, since it names a folder"
+                problem = f"this name becomes a folder's, so it must match {NAME_PATTERN}"
                 self.report(ConfigProblem((section, name), problem))
             elif not isinstance(settings, dict):
                 self.report(ConfigProblem((section, name), NO_MAPPING, settings))
@@ -206,7 +206,6 @@ class _Loader:
 def _conflicts(
     devices: Devices, experiments: Mapping[str, Experiment], datasets: Mapping[str, Dataset]
 ) -> Iterator[ConfigProblem]:
-    """Yield settings that do not fit the devices, the metrics or the data set of an experiment."""
     for name, experiment in experiments.items():
         if devices.gpu.strategy == "data_parallel" and experiment.precision == "bf16":
             problem = "torch's data_parallel computes bf16 in fp16: use strategy ddp, or fp16"
@@ -226,8 +225,8 @@ def _conflicts(
         }
         for key in (key for key, is_set in follows.items() if is_set):
             problem = (
-                f"this follows the validation part, and datasets.{experiment.dataset} has none "
-                f"(validation: 0)"
+                f"this follows the validation part, but datasets.{experiment.dataset} has none "
+                f"(validation: 0): remove this key, or change that one"
             )
             yield ConfigProblem(("experiments", name, key), problem)
 

@@ -81,7 +81,7 @@ def _problems(
         except (ValueError, LookupError, ArithmeticError):  # from Python's int or date, for example
             kind = str(node.tag).rpartition(":")[2]  # of tag:yaml.org,2002:int
             text = shortened(node.value)
-            yield node.start_mark.line + 1, f'"{text}" is no {kind}: put text in quotes'
+            yield node.start_mark.line + 1, f'"{text}" is not a valid {kind}: put text in quotes'
     elif isinstance(node, MappingNode):
         values = [value for _, value in node.value]
         for key, _ in node.value:
@@ -90,7 +90,7 @@ def _problems(
                 yield line, "a key must be text, not a list or mapping"
             elif key.tag not in (_TEXT, _MERGE):
                 kind = str(key.tag).rpartition(":")[2]
-                yield line, f'the key {key.value} is no text ({kind}): write "{key.value}"'
+                yield line, f'the key {key.value} is not text ({kind}): write "{key.value}"'
     for value in values:
         yield from _problems(value, construct, visited)
 

@@ -88,7 +88,7 @@ def custom_files(references: list[CodeReference]) -> tuple[dict[Path, Path], dic
             if other != path:
                 raise ConfigError(
                     f"{os.path.relpath(path)} and {os.path.relpath(other)} have the same name, "
-                    f"of which Python imports one: rename the other"
+                    f"and Python imports only one of them: rename the other"
                 )
         packages |= finder.packages()
     return files, packages
@@ -96,7 +96,6 @@ def custom_files(references: list[CodeReference]) -> tuple[dict[Path, Path], dic
 
 @contextmanager
 def _syntax_errors(file: str) -> Iterator[None]:
-    """Turn a SyntaxError into a ConfigError."""
     try:
         yield
     except SyntaxError as error:

@@ -139,8 +139,7 @@ class CodeReference:
             module = importlib.import_module(self.module_name)
             if self.root and Path(module.__file__ or "").resolve() != self.file:
                 raise UserError(
-                    f"{self.module} can't be imported: {module.__file__} has the same name: "
-                    f"rename one"
+                    f"can't import {self.module}: {module.__file__} has the same name. Rename one"
                 )
             return attrgetter(self.name)(module)
 

@@ -34,14 +34,14 @@ def open_custom(plan: DatasetPlan) -> Source:
             parts[part] = built = build(**arguments)
         if not (hasattr(built, "__getitem__") and hasattr(built, "__len__")):
             raise UserError(
-                f"{dataset.source} gives a {type(built).__name__}: "
-                f"it must give a map-style data set, with __len__ and __getitem__"
+                f"{dataset.source} returns a {type(built).__name__}, but must return "
+                f"a map-style data set, with __len__ and __getitem__"
             )
         for key in ("classes", "target_names"):
             if getattr(built, key, None) != getattr(parts["train"], key, None):
                 raise ConfigError(
-                    f"data set '{plan.name}' ({dataset.source}): its {part} part has other "
-                    f"`{key}` than its train part: number them alike in all parts"
+                    f"data set '{plan.name}' ({dataset.source}): `{key}` of its {part} part and of "
+                    f"its train part differ. Number them alike in all parts"
                 )
     workers, seed = dataset.workers, dataset.seed
     if len(parts) == 1:

@@ -57,7 +57,6 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 
 
 def _states(dataset: Dataset) -> Iterator[str]:
-    """Yield the state of each file of a data set."""
     if dataset.is_downloaded:
         return
     for each in dataset.paths():

@@ -66,7 +66,6 @@ def open_csv(plan: DatasetPlan) -> Source:
 
 
 def _check(faults: list[str]) -> None:
-    """Raise ConfigError for the first faulty rows, if there are any."""
     if faults:
         raise ConfigError("\n".join(["faulty rows:", *faults[:_MOST_FAULTS]]))
 
@@ -90,7 +89,7 @@ def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row | str]:
         if not path or not label:
             yield f"{where}: its path or its label is empty"
         elif split and split[0].lower() not in _PARTS:
-            yield f"{where}: '{split[0]}' is no part; allowed: {', '.join(_PARTS)}"
+            yield f"{where}: '{split[0]}' is not a part; allowed: {', '.join(_PARTS)}"
         else:
             part = _PARTS[split[0].lower()] if split else place.part
             yield _Row(where, place.path.parent / path, label, part)
@@ -120,7 +119,7 @@ def _source(dataset: LocalDataset, rows: list[_Row], classes: tuple[str, ...]) -
         if row.label not in number_of:
             hint = did_you_mean(row.label, classes)
             faults.append(
-                f"{row.where}: '{shortened(row.label)}' is no class of the training part;{hint} "
+                f"{row.where}: '{shortened(row.label)}' is not a class of the training part;{hint} "
                 f"there are: {all_or_some(classes)}"
             )
     _check(faults)

@@ -135,9 +135,9 @@ def _read_all(
         if isinstance(again, str) or not all(map(np.array_equal, again.arrays(), first.arrays())):
             raise ConfigError(
                 f"data set '{plan.name}' ({plan.dataset.source}): item 0 differs when it is read "
-                f"again, and each item is read once and packed, so that all epochs would have the "
-                f"same random changes. Move them to a function, transform: in an experiment's "
-                f"input: {{name: loader}}, or set datasets.{plan.name}.decode: each_epoch in "
-                f"params.yaml, which reads the data set in each epoch"
+                f"again. Items are read once and packed, so every epoch would get the same random "
+                f"changes. Move them to a function (transform: in an experiment's "
+                f"input: {{name: loader}}), or set datasets.{plan.name}.decode: each_epoch in "
+                f"params.yaml to read the data set in each epoch"
             )
     return first, columns

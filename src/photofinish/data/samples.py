@@ -198,7 +198,7 @@ def named_targets(
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         names = ()
     if len(set(names)) != len(names):
-        raise ConfigError(f"{where}: its attribute `{attribute}` has a name twice")
+        raise ConfigError(f"{where}: its attribute `{attribute}` contains a name twice")
     if TASKS[task].is_one_of_many:
         is_flat = not isinstance(column, Ragged) and column.ndim == 2
         if numbers.dtype != np.int64 or (given_task and is_flat and _is_one_hot(numbers)):
@@ -225,7 +225,7 @@ def named_targets(
         if task == "values" and count == 1:
             names = [word]
     elif len(names) != count:
-        raise ConfigError(f"{where}: its items have {count} {task}, and it names {len(names)}")
+        raise ConfigError(f"{where}: its items have {count} {task}, but it names {len(names)}")
     return task, array, tuple(names)
 
 
@@ -266,7 +266,7 @@ def _named_classes(
     others = numbers_of_no_class(numbers, len(names))
     if len(others) > has_positions:
         problem = (
-            f"{where}: its targets hold {listed([str(number) for number in others[:3]])}, and "
+            f"{where}: its targets contain {listed([str(number) for number in others[:3]])}, but "
             f"its classes are numbered from 0"
         )
         if given:

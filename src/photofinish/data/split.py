@@ -46,8 +46,8 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
     sizes: dict[PartName, float | None] = {"test": dataset.test, "validation": dataset.validation}
     for part, size in sizes.items():
         if (part in own) == (size is not None):
-            problem = "must be left out: the source has it" if part in own else "is required"
-            raise ConfigError(f"{where}.{part} {problem} in params.yaml")
+            problem = "is required" if size is None else "must be removed: the source has that part"
+            raise ConfigError(f"{where}.{part} in params.yaml {problem}")
         if not size:
             continue
         count = size if isinstance(size, int) else max(1, round(size * total))
@@ -60,8 +60,8 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
             )
         except ValueError as error:
             raise ConfigError(
-                f"a {part} part of {count} samples can't be drawn evenly in params.yaml, "
-                f"{where}: {error}"
+                f"a {part} part of {count} samples can't be drawn evenly for "
+                f"{where} in params.yaml: {error}"
             ) from None
         parts[part] = np.sort(chosen)
     parts["train"] = np.sort(rest)
@@ -74,12 +74,12 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     channels = _channels(raw)
     if mean == "auto" and not channels:
         raise ConfigError(
-            f"datasets.{plan.name}.mean is auto in params.yaml; samples are normalised if they "
-            f"are one array of floats, or images. Normalise them in the data set"
+            f"datasets.{plan.name}.mean is auto in params.yaml, but only images and single arrays "
+            f"of floats can be normalised. Normalise these samples in the data set"
         )
     if mean not in (None, "auto") and len(mean) != channels:
         raise ConfigError(
-            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml; "
+            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml, but "
             f"the items have {channels} channels to normalise"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,7 +183,6 @@ def _hash_of(data: Any) -> bytes:
 def _written(
     column: Column, rows: Int64Array, folder: Path, name: tuple[PartName, Content, str]
 ) -> Iterator[Array]:
-    """Write these rows to a part's file, and yield them."""
     shape = (len(rows), *column.shape[1:])
     if isinstance(column, Ragged):
         shapes = column.shapes[rows]
@@ -239,8 +238,8 @@ def _check_duplicates(
         one = rows[first][hashes[first] == hashes[second][shared[0]]][0]
         names = f"{raw.name_of(one)} and {raw.name_of(rows[second][shared[0]])}"
         warning = (
-            f"{second} {what} that are {first} {what} too: "
-            f"{len(shared):,} of {len(rows[second]):,}, such as {names}"
+            f"{len(shared):,} of {len(rows[second]):,} {second} {what} are also {first} {what}, "
+            f"such as {names}"
         )
         if may_raise and {first, second} <= raw.own_parts.keys():
             raise ConfigError(

@@ -197,9 +197,9 @@ def classes_of_positions(
     positions = targets.shape[1:]
     come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions
     if come_first == come_last:
-        why = "as many classes as positions" if come_first else "other positions"
+        why = "as many classes as positions" if come_first else "the positions differ"
         raise UserError(
-            f"the network gives {tuple(outputs.shape)} for targets of shape "
+            f"the network returns {tuple(outputs.shape)} for targets of shape "
             f"{tuple(targets.shape)}: {why}. Its outputs must be (batch, classes, positions) or "
             f"(batch, positions, classes), and the two numbers must differ"
         )

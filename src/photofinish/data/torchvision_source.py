@@ -55,6 +55,6 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, transform: Any) -> li
         except (RuntimeError, OSError) as error:  # urllib's errors are OSErrors
             raise UserError(
                 f"data set '{plan.name}': torchvision can't download {source} into {root}: "
-                f"{error}. Without internet, let datasets.{plan.name}.root in params.yaml name a "
+                f"{error}. Without internet, set datasets.{plan.name}.root in params.yaml to a "
                 f"folder that has its files"
             ) from error

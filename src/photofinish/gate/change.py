@@ -91,15 +91,15 @@ class Change:
     def bits(self) -> tuple[bool | None, str]:
         """True if the losses have the same bits from the first step on, or None if unknown."""
         if not any(_comparable(one.old, one.new) for one in self.pairs):
-            return None, "bits not compared"
+            return None, "losses not compared"
         differing = [_steps_to_difference(one.old, one.new) for one in self.pairs]
         steps = min(filter(None, differing), default=None)
         if steps is None:
-            return True, "the same bits"
+            return True, "same losses bit for bit"
         for one, other in pairwise(self.pairs):
             if _steps_to_difference(one.old, other.old) or _steps_to_difference(one.new, other.new):
-                return None, "bits that do not repeat"
-        return False, f"other bits within {counted(steps, 'step')}"
+                return None, "losses vary from run to run"
+        return False, f"losses differ within {counted(steps, 'step')}"
 
     @property
     def _log_ratio(self) -> float:
@@ -110,11 +110,11 @@ class Change:
         old, new = (seconds(statistics.median(side)) for side in zip(*rounds, strict=True))
         text = (
             f"{times(self.ratio)} the time ({interval_text(self.interval)}): {new} an epoch, "
-            f"not {old}; {self.bits[1]}"
+            f"{old} before; {self.bits[1]}"
         )
         if self.is_clear:
             return text
-        return f"{text}. This is not clear: the interval includes the limit, {ratio(self.allowed)}"
+        return f"{text}. Unclear, as the range includes the limit, {ratio(self.allowed)}"
 
 
 def _comparable(turns: list[Turn], others: list[Turn]) -> list[tuple[Turn, Turn]]:

@@ -68,15 +68,17 @@ def check(changes: dict[str, Change], *, same_losses: bool) -> None:
     bits = {name: change.bits[0] for name, change in changes.items() if same_losses}
     if slower := [name for name, change in changes.items() if change.is_too_slow]:
         raise UserError(
-            f"more than {ratio(changes[slower[0]].allowed)} times as long: {', '.join(slower)}. "
-            f"If it is worth it, allow more: --slower"
+            f"more than {ratio(changes[slower[0]].allowed)}x slower: {', '.join(slower)}. "
+            f"To accept it, raise --slower"
         )
     if other := [name for name, is_same in bits.items() if is_same is False]:
-        raise UserError(f"other losses: {', '.join(other)}")
+        raise UserError(f"losses changed: {', '.join(other)}")
     unclear = [name for name, change in changes.items() if not change.is_clear]
     unclear += [name for name, is_same in bits.items() if is_same is None]
     if unclear:
-        raise NotComparedError(f"not clear: {', '.join(dict.fromkeys(unclear))}")
+        raise NotComparedError(
+            f"no clear result, so run it again: {', '.join(dict.fromkeys(unclear))}"
+        )
 
 
 def _changes(before: Checkout, now: Checkout, where: str, allowed: float) -> dict[str, Change]:
@@ -121,7 +123,7 @@ def _extract(repository: Path, commit: str, folder: Path) -> None:
 def _versions(python: str) -> str:
     ran = subprocess.run([python, "-c", _VERSIONS], check=False, stdout=subprocess.PIPE, text=True)
     if ran.returncode:
-        raise UserError(f"{python} has no torch, or is no Python: see above")
+        raise UserError(f"{python} has no torch, or isn't a Python: see above")
     return ran.stdout.strip()
 
 
@@ -142,7 +144,7 @@ def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:
         if name not in params_before.experiments:
             print(f"{training}: new since {before.title}")
         elif params_before.datasets.get(experiment.dataset) != params.datasets[experiment.dataset]:
-            refused.append(f"{training} has another data set: {experiment.dataset} was changed")
+            refused.append(f"{training} uses the data set {experiment.dataset}, which was changed")
         elif host.processes > 1:
             refused.append(f"{training} trains in several processes")
         elif params.datasets[experiment.dataset].decode == "each_epoch":
@@ -165,7 +167,7 @@ def _compare(
     """
     pairs: tuple[Rounds, ...] = ()
     turns = [1]
-    with exclusive_machine(f"which compares {training.name} on two sides"):
+    with exclusive_machine(f"gate: {training.name}"):
         while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
             with start_side(before, now, training) as old, start_side(now, now, training) as new:
                 if old.answer() == new.answer() and before.python == now.python:

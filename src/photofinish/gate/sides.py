@@ -105,7 +105,7 @@ class Side:
         return Turn(float(seconds), float(epoch_seconds), int(trained), sha256)
 
     def _failure(self) -> UserError:
-        return UserError(f"{self._what} did not train, so that there is nothing to compare")
+        return UserError(f"{self._what} did not train, so there is nothing to compare: see above")
 
 
 def take_turns(old: Side, new: Side, turns: list[int], number: int) -> Rounds:

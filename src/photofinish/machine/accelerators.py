@@ -112,12 +112,12 @@ def accelerators_to_use(
         if (highest := max(gpu.device_ids)) >= count:
             return [], (
                 f"devices.gpu.device_ids names GPU {highest}, "
-                f"and the GPUs here are numbered 0 to {count - 1}"
+                f"but the GPUs here are numbered 0 to {count - 1}"
             )
         return [available[index] for index in gpu.device_ids], None
     wanted = count if gpu.wanted_count == "all" else gpu.wanted_count
     if wanted > count:
-        return [], f"{wanted} GPUs asked for (devices.gpu.count), {count} here"
+        return [], f"devices.gpu.count asks for {wanted} GPUs, and this machine has {count}"
     return list(available[:wanted]), None
 
 

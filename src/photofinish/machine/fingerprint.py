@@ -132,13 +132,13 @@ def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | N
     """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
     if kind != "cuda":
         raise ConfigError(
-            f"devices.gpu.strategy in params.yaml is data_parallel, which is for cuda, and the "
+            f"devices.gpu.strategy in params.yaml is data_parallel, which needs cuda, but the "
             f"accelerator here is {kind}: set devices.gpu.strategy to ddp"
         )
     if output_device is not None and output_device not in in_use:
         raise ConfigError(
-            f"devices.gpu.output_device in params.yaml is {output_device}: must be one of the "
-            f"GPUs in use: {', '.join(map(str, in_use))}"
+            f"devices.gpu.output_device in params.yaml is {output_device}: choose one of the GPUs "
+            f"in use ({', '.join(map(str, in_use))})"
         )
 
 
@@ -193,7 +193,7 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             raise ConfigError(
-                f"{path} can't be read as a machine ({problem}): "
-                f"write it again there, with `photofinish machine {name}`"
+                f"{path} doesn't describe a machine ({problem}): "
+                f"run `photofinish machine {name}` on that machine again"
             ) from error
     return machines

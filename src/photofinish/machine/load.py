@@ -103,14 +103,13 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
     share_of_others, share_waited = others / (cores or 1.0), waited / (ready or 1.0)
     texts = {
         "busy": f"other programs used {share_of_others:.0%} of the cores",
-        "waiting": f"its threads waited for a core for {share_waited:.0%} of the time "
-        "they needed a core,",
+        "waiting": f"its threads waited for a core {share_waited:.0%} of the time they wanted one",
         "paging": "memory was read back from a disk",
         "slowed": f"the GPU reduced its clock ({', '.join(slowdowns)})",
         "shared": "other programs were on the GPU",
     }
     return [
-        f"{text} in {doubtful_seconds[key] / total_seconds:.0%} of the time"
+        f"for {doubtful_seconds[key] / total_seconds:.0%} of the run, {text}"
         for key, text in texts.items()
         if 0 < doubtful_seconds[key] >= DOUBTFUL_SHARE * total_seconds
     ]

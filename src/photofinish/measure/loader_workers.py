@@ -44,7 +44,7 @@ def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
             return measure()
     except UserError as error:
         reason = str(error).rpartition("\n")[2]
-        print(f"note: another way to load batches is not tried: {reason}")
+        print(f"note: another way to load batches was not tried: {reason}")
         return None
 
 

@@ -147,7 +147,7 @@ def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
     Its parts would take too long to measure.
     """
     allowed = seconds(_JOB_SHARE * job_seconds)
-    why = f"{_SLOW_STEPS} steps take longer than the {allowed} that measuring may take"
+    why = f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
     if trainer.team.size > 1 or trainer.experiment.model.compile:
         return Profile(None, None, why, None, why)
     counted = attempt(partial(count_operations, trainer))

@@ -44,7 +44,7 @@ def measure_job(
     from photofinish.runs.distributed import failures_left_to_the_stage, launch, team_for
     from photofinish.training.torch_device import NoAcceleratorError
 
-    what = f"which measures {run.title}"
+    what = f"measuring {run.title}"
     if rank is None and host.processes > 1:
         with exclusive_machine(what) as waited_seconds:
             launch(host, waited_seconds)

@@ -48,8 +48,8 @@ def build_model(
             return build_custom(cast("CustomModel", model), shape, classes, dtype, weights)
         if not isinstance(dtype, str) or None in shape:
             raise ConfigError(
-                f"model {model.name} takes one input of one shape, and samples have {shape}: "
-                f"name a custom network"
+                f"model {model.name} takes one input of one shape, but samples have {shape}: "
+                f"use a custom network"
             )
         if model.name in _BUILT_IN:
             return _built_in(model, shape, classes)

@@ -32,10 +32,10 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
             path = in_project(given)
             is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
             if not is_right():
-                problem = f"there is no such {kind} ({path}): put it there, or correct the path"
+                problem = f"there is no such {kind} ({path}): create it, or correct the path"
                 yield ConfigProblem(("datasets", name, *key), problem, given)
             elif path.resolve() in project_root().resolve().parents and not dataset.is_downloaded:
-                problem = "this project is in that folder: name one that has only the samples"
+                problem = "this folder contains the project: name one with only the samples"
                 yield ConfigProblem(("datasets", name, *key), problem, given)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
@@ -62,7 +62,7 @@ def check_deps(params: Params) -> Iterator[ConfigProblem]:
             for number, dep in enumerate(getattr(entry, "deps", ())):
                 path = in_project(dep)
                 if not path.exists():
-                    problem = f"there is no such file or folder ({path}): write it, or correct it"
+                    problem = f"no such file or folder ({path}): create it, or correct the path"
                     yield ConfigProblem((section, name, "deps", number), problem, dep)
 
 
@@ -75,7 +75,7 @@ def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
             continue
         problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
         path = f"{folder}/{name}.json"
-        problem += f"; `photofinish machine {name}` on it writes {path}, to be committed"
+        problem += f". Run `photofinish machine {name}` on that machine, and commit {path}"
         yield ConfigProblem(("devices", device, "machine"), problem, name)
 
 
@@ -100,13 +100,9 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
                 own = (*path, name)
                 yield ConfigProblem(params.inherited.get(own, own), problem, value)
         for name in sorted(signature.required - arguments.keys() - offered):
-            problem = (
-                f"{reference.name} in {reference.module} takes {name}, and has no default for it"
-            )
+            problem = f"{reference.name} in {reference.module} needs {name}: add this argument"
             if name in settings:
-                problem = (
-                    f"{reference.name} takes {name}, which is a key of its own here: rename it"
-                )
+                problem = f"{reference.name} takes {name}, which is a setting here: rename it there"
             yield ConfigProblem((*path, name), problem)
 
 
@@ -119,12 +115,11 @@ def network_problem(name: str) -> str | None:
         return None  # an old name
     networks = [each for names in files.values() for each in names]
     hint = did_you_mean(network, networks)
-    return f"timm has no network {network};{hint} timm.list_models() has all"
+    return f"timm has no network {network};{hint} timm.list_models() lists all"
 
 
 @cache
 def _files_of_timm() -> dict[Path, list[str]]:
-    """Return the networks that each file of timm defines."""
     package = file_of_module(f"{TIMM}.models")
     if package is None:
         return {}

@@ -62,7 +62,6 @@ def keep_results_of(scripts: Iterable[str], results: Path) -> None:
 
 
 def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
-    """Return the contents of all files except the devices' files, by name."""
     local_files = sha256_of_local_files(params.datasets)
     scripts = {name: script_plan(name, one) for name, one in params.scripts.items()}
     weights = {name: published_weights(one.model) for name, one in params.experiments.items()}

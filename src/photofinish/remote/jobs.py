@@ -136,7 +136,7 @@ def committed(folder: Path) -> str:
     """Return the project's commit. Raise UserError if there are uncommitted changes."""
     inputs = (".", *(f":!{path}" for path in _NO_INPUT_OF_A_STAGE))
     if changed := _git(folder, "status", "--porcelain", "--", *inputs):
-        raise UserError(f"these are not committed: commit and push them, then run again\n{changed}")
+        raise UserError(f"commit and push these changes, then run this again\n{changed}")
     return _git(folder, "rev-parse", "HEAD")
 
 
@@ -154,7 +154,7 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
             _git(folder, "fetch", "--quiet", origin, *refs)
     if not _has(folder, commit):
         problem = f"the commit {commit[:12]} is not in {origins[-1]}"
-        raise UserError(f"{problem}: `git push` it, then `photofinish spread` again")
+        raise UserError(f"{problem}: `git push` it, then run `photofinish spread` again")
     if not (folder / "dvc.yaml").is_file() or _git(folder, "rev-parse", "HEAD") != commit:
         _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")

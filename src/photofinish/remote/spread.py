@@ -42,11 +42,11 @@ def spread(listen: str) -> None:
     dask.config.set(DASK)
     with exclusive(state_folder() / "locks", "spread", patience_seconds=0):
         jobs = {job.title: job for job in _missing(committed(Path()))}
-        print(f"{sum(job.key is not None for job in jobs.values())} to be trained", flush=True)
+        print(f"trainings to run: {sum(job.key is not None for job in jobs.values())}", flush=True)
         if jobs and (failed := _run_all(jobs, listen)):
             raise UserError(
-                f"{len(failed)} failed, as printed above ({', '.join(failed)}). The rest is in "
-                f"the remote: `photofinish spread` again runs only what failed"
+                f"{len(failed)} failed, as printed above ({', '.join(failed)}). The others are in "
+                f"the remote: run `photofinish spread` again to repeat only what failed"
             )
         _dvc("repro", "--pull")
 
@@ -100,7 +100,6 @@ def _without_result() -> set[str]:
 
 
 def _common_fields(name: str, dataset: str, commit: str) -> dict[str, Any]:
-    """Return the fields that the jobs of an experiment share."""
     texts = {}
     for path in PLAN.rglob("*"):
         is_needed = path.stem in (name, dataset, "budget") or path.parent.name in ("hosts", "code")
@@ -169,8 +168,8 @@ def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
         lacking = {jobs[title].where for title in futures if jobs[title].key not in keys}
         for where in sorted(lacking - unserved):
             print(
-                f"{where} has no worker: waiting for `photofinish worker {address}` there. If one "
-                f"runs there, `photofinish machine` again shows what has changed",
+                f"waiting for a worker on {where}: run `photofinish worker {address}` there. If "
+                f"one is running, `photofinish machine` there shows what has changed",
                 flush=True,
             )
         unserved = lacking
@@ -198,8 +197,9 @@ def _scheduler(listen: str, resources: dict[str, float] | None) -> Iterator[tupl
             local_directory=str(state_folder() / "dask"),
         )
     except (OSError, RuntimeError) as error:
-        problem = f"{listen} can't be listened at: {error}"
-        raise UserError(f"{problem}. --listen names another address") from error
+        raise UserError(
+            f"can't listen at {listen}: {error}. Choose another address with --listen"
+        ) from error
     warn_if_open(listen)
     with cluster, Client(cluster) as client:
         name = platform.node() if host in ("0.0.0.0", "[::]") else host  # noqa: S104

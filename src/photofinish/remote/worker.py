@@ -58,7 +58,7 @@ def warn_if_open(address: str) -> None:
     is_loopback = ip_address(get_address_host(resolve_address(address))).is_loopback
     if not (is_loopback or address.startswith("tls://")):
         print(
-            f"whoever reaches {address} can run any program here as this user: keep it in a "
+            f"anyone who can reach {address} can run any program here as this user: keep it in a "
             f"private network, or use certificates and tls://",
             flush=True,
         )
@@ -75,8 +75,8 @@ async def _work(head: str, machine: Machine) -> None:
     async with Client(head, asynchronous=True, set_as_default=False, timeout="5s") as client:
         if await client.get_metadata([CODE]) != code_version():
             raise UserError(
-                "refused: the head has another version of photofinish or Dask; "
-                "`git pull`, then start again"
+                "the coordinator has another version of photofinish or Dask: `git pull`, then "
+                "start this worker again"
             )
     is_leaving.clear()
     async with Worker(
@@ -89,7 +89,7 @@ async def _work(head: str, machine: Machine) -> None:
         # Without it, Dask listens on all addresses, also if the head is on this machine.
         host=urlsplit(get_local_address_for(head)).netloc,
     ) as worker:
-        print(f"working for {head}", flush=True)
+        print(f"connected to {head}", flush=True)
         warn_if_open(worker.address)
         try:
             await worker.finished()
@@ -103,11 +103,11 @@ def serve(head: str) -> None:
 
     dask.config.set(DASK)
     machine = Machine.here()
-    print(f"waiting for a head at {head} (`photofinish spread` there)", flush=True)
+    print(f"waiting for `photofinish spread` at {head}", flush=True)
     while True:
         try:
             asyncio.run(_work(head, machine))
-            print("the head is gone: waiting for the next one", flush=True)
+            print("`photofinish spread` has ended: waiting for the next one", flush=True)
         except asyncio.CancelledError:
             raise TerminatedError("terminated") from None
         except (OSError, KeyError):  # no head yet, or it has not named its code yet

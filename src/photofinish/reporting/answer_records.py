@@ -140,10 +140,10 @@ class AnswerRecord(Record):
     evidence: Basis
     reason: str | None
     lines: tuple[str, str]
-    """Both lines: word, times and cause, then what to do and whether the model is the same."""
+    """Both lines: what it recommends and its times, then the next step and the same model."""
     action: ActionRecord
     model: str
-    """Whether the GPU trains the same model."""
+    """Whether the GPU trains the same model, or empty where no GPU ran."""
     cpu_seconds: Number | None
     """Time of the whole job on this CPU."""
     gpu: str | None
@@ -162,9 +162,7 @@ class AnswerRecord(Record):
     candidates: tuple[CandidateRecord, ...]
 
 
-def answer_record(
-    pair: Comparison, verdict: Verdict, shared_model: str | None = None
-) -> AnswerRecord:
+def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
     decision, worth = verdict.decision, of_one_training(pair, verdict.decision.worth)
     gpu, saved_seconds = worth.gpu, None
@@ -178,7 +176,7 @@ def answer_record(
         jobs=worth.jobs,
         evidence=worth.basis,
         reason=worth.reason,
-        lines=verdict.lines(shared_model),
+        lines=verdict.lines,
         action=ActionRecord(
             kind=decision.action.kind, text=verdict.action, accelerator=decision.action.accelerator
         ),

@@ -5,22 +5,29 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 
 from photofinish.answer.candidates import Candidate, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
+from photofinish.answer.uncertainty import Interval
+from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.load import load_warnings, share_of_others
-from photofinish.reporting.causes import how_known, not_known, remedy_line, short_cause
-from photofinish.reporting.extrapolated import early, timed_text
+from photofinish.reporting.causes import (
+    bound_share,
+    how_known,
+    not_known,
+    remedy_line,
+    short_cause,
+)
+from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import (
     between,
-    ends_in_unit,
     factor,
     factors,
     gibibytes,
@@ -29,74 +36,72 @@ from photofinish.wording import (
     money,
     seconds,
     span,
+    with_article,
 )
 
-_WORTH_CAPTURING = 1.5
-"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
-MUCH_WAITING = 0.1
-"""Least share of its time that a GPU waits for the loader in a hint."""
-_MOST_STALLS = 4
-_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
+MOST_OF_IT = 0.5
+"""Least share of its time that a GPU waits if the first line says so: most of it."""
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
-    """Return the first line: the word, the times here and there, and the cause."""
+    """Return the first line: the phrase, the times here and there, and what they depend on."""
     worth = decision.worth
     if pair.cpu.timings.is_bound and worth.is_yes and worth.interval:
-        return _only_a_gpu(pair, worth)
+        return _only_a_gpu(pair, decision)
+    kind = _kind(pair, worth)
     text = say(
-        _kind(worth),
+        kind,
+        phrase=phrase(decision),
         worth=worth,
-        word=headline(decision),
-        verb="rent" if worth.about == "renting" else "use",
-        here=here_text(pair, worth),
-        there=there_text(worth, with_start=worth.answer != "No"),
-        start=say("its start") if worth.terms.start_seconds else "",
+        here=_here(pair, worth, kind),
+        there=there_text(worth),
+        setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
-        speedup=speedup_text(worth),
+        share=bound_share(pair) if worth.about == "any GPU" else None,
+        speedup="" if worth.terms.worth_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
-        gained=_gained(worth),
+        saves=saves_text(worth),
+        waits=_waits(worth),
         cost=cost_text(worth.gpu) if worth.gpu else "",
-        cause=cause_text(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
+        cause=_cause(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
         unknown=_unknown(pair, worth),
     )
-    if any(run.timings.busy for run in pair.trained):
-        share = max(share_of_others(run.timings.load) for run in pair.trained)
-        text = say("with busy", answer=text, share=share)
     return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
 
 
-def _only_a_gpu(pair: Comparison, worth: Worth) -> str:
+def phrase(decision: Decision) -> str:
+    """Return what an answer recommends, as its first line begins: `No, don't rent`."""
+    worth = decision.worth
+    about = worth.about if worth.gpu or worth.answer == "No" else "any GPU"
+    name = worth.gpu.name if worth.gpu else ""
+    return say(f"{about}: {worth.answer}", gpu=gpu_words(worth), name=name)
+
+
+def _only_a_gpu(pair: Comparison, decision: Decision) -> str:
     """Return the first line if no step could be timed on the CPU."""
+    worth = decision.worth
     assert pair.gpu
     assert worth.interval
     steps = [part for part in pair.gpu.timings.parts if part.holds == "steps"]
     there_seconds = sum(part.seconds for part in steps) / sum(part.steps for part in steps)
     here_seconds = sum(part.seconds for part in pair.cpu.timings.parts)
     values = {"least": factor(worth.interval[0]), "there": there_seconds, "here": here_seconds}
-    return say("only a GPU", gpu=gpu_words(worth), **values)
+    return say("only a GPU", phrase=phrase(decision), **values)
 
 
-def _kind(worth: Worth) -> str:
+def _kind(pair: Comparison, worth: Worth) -> str:
     """Return the template of the first line."""
     if worth.about == "the GPU here":
         return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
-    if worth.about == "any GPU":
-        return "no by a bound" if worth.answer == "No" else "no estimate"
+    if worth.about == "any GPU" and worth.answer == "No":
+        return "no by loading" if loads_longer_than_it_starts(pair) else "no by start-up"
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
-        gains = worth.time_here.busy.interval[1] > worth.terms.start_seconds
-        return "too short to rent" if gains else "shorter than a start"
+        saves = worth.time_here.busy.interval[1] > worth.terms.start_seconds
+        return "too short to rent" if saves else "shorter than setup"
     kinds = {"Probably yes": "worth it", "No": "not worth it", "Close call": "close call"}
     return kinds.get(worth.answer, "can't tell")
-
-
-def headline(decision: Decision) -> str:
-    """Return the word for counts and the overview, and for a No whether it is about renting."""
-    if decision.about == "renting" and decision.answer == "No":
-        return "No, not for rent"
-    return decision.answer
 
 
 def gpu_words(worth: Worth) -> str:
@@ -107,12 +112,6 @@ def gpu_words(worth: Worth) -> str:
     return f"the {name}" if worth.about == "the GPU here" else with_article(name)
 
 
-def with_article(gpu: str) -> str:
-    """Return `an A10G` or `a T4`."""
-    is_spelled = not gpu[1:2].islower()  # A10G, but not Apple
-    return f"{'an' if gpu[0] in ('AEFHILMNORSX' if is_spelled else 'AEIO') else 'a'} {gpu}"
-
-
 def cost_text(gpu: Candidate) -> str:
     """Return what a job costs on a GPU, with the GPUs that are paid for, or an empty text."""
     if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
@@ -121,39 +120,41 @@ def cost_text(gpu: Candidate) -> str:
     return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost
 
 
-def here_text(pair: Comparison, worth: Worth) -> str:
-    """Return the time on this CPU, with its interval and what it comes from if extrapolated."""
+def _here(pair: Comparison, worth: Worth, kind: str) -> str:
+    """Return the time here as it stands in the first line."""
+    if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
+        return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
+    places = {"GPU no": "on it"}
+    default = "on the CPU" if worth.about == "the GPU here" else "here"
+    return here_text(pair, worth, say(places.get(kind, default)))
+
+
+def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
+    """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
     timings, value, interval = pair.cpu.timings, worth.here.seconds, worth.here.interval
-    time, is_measured = seconds(value), not timings.untimed_epochs
-    # The ends of a gain come from those of the time here.
-    has_ends = _kind(worth) in ("too short to rent", "close call", "can't tell")
-    load = worth.time_here
-    idle = say("when idle", idle=load.idle_seconds) if load.idle_seconds else ""
+    load, mark = worth.time_here, "~" * bool(timings.untimed_epochs)
     if load.is_busy:
-        time = say("busy here", busy=value, idle=idle if is_measured or worth.jobs > 1 else "")
-    elif is_measured and has_ends and not is_wide(interval):
-        time = span(value, interval)
+        kind = "busy or idle" if load.idle_seconds else "busy"
+        text = say(kind, busy=value, idle=load.idle_seconds, place=place)
+    else:
+        time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
+        # A saving has the range of the time here, so that stands beside it.
+        saves = saves_text(worth) and not worth.is_yes
+        has_range = mark or saves or _kind(pair, worth) in ("too short to rent", "can't tell")
+        time = f"{mark}{time}" if has_range else seconds(value)
+        at_most = say("at most") if timings.may_stop_early else ""
+        text = say("time at", time=time, place=place, at_most=at_most)
     if worth.jobs > 1:
-        time = time if is_measured or load.is_busy else span(value, interval)
-        return say("all of a sweep", here=f"{'~' * (not is_measured)}{time}", jobs=worth.jobs)
-    if not is_measured:
-        ends = "-".join(dict.fromkeys(ends_in_unit(value, interval)))
-        known = say("unsure") if is_wide(interval) else ends
-        known = idle if load.is_busy else known
-        time = say(
-            "timed of", time=time, ends=known, timed=timed_text(timings), early=early(timings)
-        )
+        return say("of a sweep", time=text, jobs=worth.jobs)
     has_seeds = worth.is_elsewhere and timings.seeds_seconds
-    return say("all seeds", here=time) if has_seeds else time
+    return say("of all seeds", time=text) if has_seeds else text
 
 
-def there_text(worth: Worth, *, with_start: bool = False) -> str:
-    """Return the time on the GPU with its mark, and if wanted with its start."""
+def there_text(worth: Worth) -> str:
+    """Return the time on the GPU with a machine's setup, and with its mark."""
     if worth.gpu is None:
         return ""
-    value, interval = worth.gpu.time.seconds, worth.gpu.time.interval
-    if with_start:
-        value, interval = worth.there_seconds, worth.gpu.interval_with_start
+    value, interval = worth.there_seconds, worth.gpu.interval_with_start
     if worth.gpu.hides_loading:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
@@ -172,28 +173,52 @@ def _marked(text: str, worth: Worth) -> str:
 
 
 def speedup_text(worth: Worth) -> str:
-    if worth.speedup is None:
+    """Return `12x faster (10-15)`, or how much slower, or both ends if it may be either."""
+    value, interval = worth.speedup, worth.interval
+    if value is None:
         return say("wide")
-    if worth.interval is None:
-        return factor(worth.speedup)
-    if is_wide(worth.interval):
-        least, _ = worth.interval
-        return say("at least", least=factor(least)) if least > 1 else say("wide")
-    return say("faster by", speedup=factor(worth.speedup), ends=factors(worth.interval))
+    if interval and is_wide(interval):
+        least, _ = interval
+        return say("at least faster", least=factor(least)) if least > 1 else say("wide")
+    return _speedup(value, interval)
 
 
-def _gained(worth: Worth) -> str:
-    """Return what a run gains after the machine's start, or an empty text if that is a loss."""
+def _speedup(value: float, interval: Interval | None, mark: str = "") -> str:
+    kind = "faster by" if value >= 1 else "slower by"
+    if interval and interval[0] < 1 < interval[1]:
+        kind = "about as fast"
+    elif value < 1:
+        value, interval = 1 / value, interval and (1 / interval[1], 1 / interval[0])
+    ends = factors(interval) if interval else ""
+    return say(kind, speedup=f"{mark}{factor(value)}", ends=ends)
+
+
+def saving_text(worth: Worth) -> str:
+    """Return what a run saves after a machine's setup, or an empty text if nothing."""
     low, high = worth.gained
-    if worth.answer == "Close call" and math.isfinite(high):
-        return between((low, high))
-    return f"~{seconds(worth.gained_seconds)}" if worth.gpu and worth.gained_seconds > 0 else ""
+    if not worth.is_elsewhere or not math.isfinite(high) or high <= 0:
+        return ""
+    return between((max(0.0, low), high))
 
 
-def cause_text(pair: Comparison, worth: Worth) -> str:
-    """Return the share that takes most of the time of the job, or of what stays on the CPU."""
-    is_bound = worth.about == "any GPU" and worth.answer == "No"
-    return short_cause(pair, "gpu" if worth.of_gpu else "cpu", is_bound=is_bound)
+def saves_text(worth: Worth) -> str:
+    saving = saving_text(worth) if worth.terms.worth_seconds else ""
+    return say("saves", gained=saving, worth=worth) if saving else ""
+
+
+def _waits(worth: Worth) -> str:
+    """Return what a GPU would wait for during most of its time, or an empty text."""
+    estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
+    if estimate is None or worth.jobs > 1:
+        return ""
+    share = 1 - estimate.steps_seconds / estimate.epoch_seconds
+    if share > MOST_OF_IT:
+        return say("waits for data", share=share)
+    return say("waits for launches") if estimate.larger_batch else ""
+
+
+def _cause(pair: Comparison, worth: Worth) -> str:
+    return short_cause(pair, "gpu" if worth.of_gpu else "cpu")
 
 
 def _unknown(pair: Comparison, worth: Worth) -> str:
@@ -201,20 +226,18 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     if slow := slow_kernels(pair.cpu.timings):
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
     if worth.about == "the GPU here":
-        return cause_text(pair, worth)
+        return _cause(pair, worth)
     if worth.time_here.is_busy and worth.gpu:
         return ""
     if worth.gpu:
-        low, high = worth.gained
-        if not math.isfinite(high):
-            return say("gain unknown", worth=worth)
-        ends = between((low, high)) if low > 0 else say("perhaps nothing", most=high)
-        return say("gains between", ends=ends, worth=worth)
+        is_known = math.isfinite(worth.gained[1])
+        return saves_text(worth) if is_known else say("gain unknown")
     operations = pair.cpu.timings.operations
     if unknown := pair.bounds.loading_not_known:
         return say("unknown loading", why=not_known(unknown))
     if operations and operations.without_formula:
-        return say("uncounted", names=", ".join(operations.without_formula))
+        names = ", ".join(f"`{name}`" for name in operations.without_formula)
+        return say("uncounted", names=names)
     return pair.renting.not_counted or _no_estimate(pair)
 
 
@@ -258,18 +281,17 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
     gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
     text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)
-    if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No":
-        speedup, interval = yours
-        values = {"speedup": _marked(factor(speedup), worth), "ends": factors(interval)}
-        text += f" {say('GPU of yours', gpu=gpu, **values)}" if not is_wide(interval) else ""
+    if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No" and not is_wide(yours[1]):
+        speedup = _speedup(*yours, mark="~" * (worth.basis == "estimated"))
+        text += f" {say('GPU of yours', gpu=gpu, speedup=speedup)}"
     return text
 
 
 def runs_text(runs: Runs | None) -> str:
-    """Return from how many runs on renting pays, surely and perhaps, or an empty text."""
+    """Return after how many runs renting pays off, or an empty text."""
     if runs is None:
         return ""
-    return say("runs", runs=runs, perhaps=runs.perhaps if runs.perhaps < runs.surely else None)
+    return say("runs", runs="-".join(map(str, dict.fromkeys(runs))))
 
 
 def _setting(pair: Comparison, decision: Decision) -> str:
@@ -314,59 +336,36 @@ def busy_text(pair: Comparison) -> str | None:
     if not busy:
         return None
     whose = [say("whose", device=device.upper()) for device in busy]
-    return say("busy", why=next(iter(busy.values()))[0], whose=whose)
+    return say("busy times", why=next(iter(busy.values()))[0], whose=whose)
 
 
-def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield what would change the estimate on the GPU of the answer, and why there is none."""
-    if unknown := pair.bounds.loading_not_known:
-        yield say("no loading", why=not_known(unknown))
-    options = {each.accelerator.name: each for each in pair.renting.options}
-    option = options.get(decision.gpu_name or "")
-    if decision.is_here or option is None or option.estimate is None:
-        return
-    gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
-    if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", run=pair.cpu, gpu=gpu)
-    if larger := estimate.larger_batch:
-        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
-    if need and need.waiting_share > MUCH_WAITING:
-        yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
-    captured_seconds = estimate.captured_job_seconds
-    if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:
-        yield say("captured", seconds=captured_seconds, gpu=gpu)
+def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:
+    """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
+    jobs: dict[str, list[str]] = defaultdict(list)
+    for pair, decision in answers:
+        jobs[phrase(decision)].append(pair.experiment)
+    return " ".join(say("named", phrase=each, jobs=names) for each, names in jobs.items())
 
 
-def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
-    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
-    is_slower = decision.answer == "No" and not decision.is_here
-    if script is None or decision.gpu_name is None or is_slower:
-        return
-    for stall in script.stalls[:_MOST_STALLS]:
-        kind = _MENDS.get(stall.what, "read back")
-        yield say("stall", stall=stall, mend=say(kind))
-
-
-def summary(decisions: Sequence[Decision]) -> str:
-    """Return the number of each answer."""
-    counts = Counter(map(headline, decisions)).most_common()
-    return " · ".join(say("count", count=count, answer=answer) for answer, count in counts)
-
-
-def legend(decisions: Iterable[Decision], texts: Sequence[str], model: str | None) -> list[str]:
-    """Return the legend of the answers' texts: renting, marks, and the model that all share."""
+def legend(
+    answers: Sequence[tuple[Comparison, Decision]], texts: Sequence[str], *, is_asked: bool
+) -> list[str]:
+    """Return what is true of several answers: a busy machine, renting, marks, unchecked models."""
+    busy = [pair for pair, _ in answers if any(run.timings.busy for run in pair.trained)]
     lines = []
-    for worth in (each.worth for each in decisions if each.worth.is_elsewhere):
-        word = "Rent" if worth.about == "renting" else "Use"
-        line = say("legend of terms", word=word, terms=worth.terms)
+    if any(not model_text(pair) for pair, _ in answers):
+        lines.append(say("not checked"))
+    if busy:
+        share = max(share_of_others(run.timings.load) for pair in busy for run in pair.trained)
+        jobs = [pair.experiment for pair in busy] if len(answers) > 1 else []
+        lines.append(say("legend of busy", jobs=jobs, share=share))
+    for worth in (each.worth for _, each in answers if each.worth.is_elsewhere):
+        names = {"option": say("option of setup") if is_asked else ""}
+        names["keys"] = "" if is_asked else say("keys of renting")
+        line = say(f"legend of {worth.about}", terms=worth.terms, **names)
         if worth.terms.worth_seconds and line not in lines:
             lines.append(line)
     text = " ".join(texts)
     signs = {"~": r"~\d", "*": r"\*", "(": r"\(\d[\d.,]*-\d"}
     marks = [say(f"mark of {mark}") for mark, sign in signs.items() if re.search(sign, text)]
-    if marks:
-        lines.append(say("legend of marks", marks=marks))
-    if model:
-        lines.append(say("model", model=model))
-    return lines
+    return [*lines, say("legend of marks", marks=marks)] if marks else lines

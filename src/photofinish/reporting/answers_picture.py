@@ -15,7 +15,7 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.grid import Grid
 from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import of_one_training
-from photofinish.reporting.answer_words import gpu_words, headline
+from photofinish.reporting.answer_words import gpu_words, phrase
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
@@ -45,12 +45,12 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
     descriptions = []
     for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
         worth = of_one_training(pair, decision.worth)
-        name = f"{pair.experiment[:_LONGEST_NAME]}: {headline(decision)}"
+        name = f"{pair.experiment[:_LONGEST_NAME]}: {phrase(decision)}"
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
         here = worth.here.seconds
         start = min(here, pair.cpu.timings.startup_seconds)
         _bar(axes, y, left, start, here, "cpu", worth.here.interval)
-        texts = [f"{pair.experiment}: {headline(decision)}; {seconds(here)} here"]
+        texts = [f"{pair.experiment}: {phrase(decision)}; {seconds(here)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
             there = worth.there_seconds
             start = pair.gpu.timings.startup_seconds if pair.gpu else worth.terms.start_seconds

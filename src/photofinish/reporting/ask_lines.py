@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,7 +13,6 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import (
-    MUCH_WAITING,
     action_text,
     answer_text,
     cost_text,
@@ -20,6 +20,7 @@ from photofinish.reporting.answer_words import (
     there_text,
 )
 from photofinish.reporting.ask_files import JobAnswer
+from photofinish.reporting.causes import MUCH_WAITING
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
@@ -51,11 +52,11 @@ def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str
     pair, decision = answer.pair, answer.decision
     action = action_text(pair, decision, command)
     yield answer_text(pair, decision)
-    yield f"{say('do', action=action)} {say('model', model=model_text(pair))}"
+    yield say("next", action=action, model=model_text(pair))
 
 
 def repaid_line(hour: JobAnswer) -> str | None:
-    """Return how much training repays a GPU's start, from the answer for an hour, or None."""
+    """Return from how much training on a GPU pays off, by the answer for an hour, or None."""
     compared, worth = hour.pair.compared, hour.decision.worth
     if compared and compared.break_even:
         least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs / hour.job.epochs
@@ -68,7 +69,7 @@ def repaid_line(hour: JobAnswer) -> str | None:
         return say("never repaid", gpu=gpu_words(worth))
     after = worth.terms.start_seconds * worth.here.seconds / saved_seconds
     never = "never" if worth.interval and worth.saved[0] <= 0 else ""
-    return say("start repaid", worth=worth, gpu=gpu_words(worth), after=after, never=never)
+    return say("setup repaid", gpu=gpu_words(worth), after=after, never=never)
 
 
 def bars(pair: Comparison, decision: Decision) -> list[str]:
@@ -97,8 +98,8 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
         cells = f"{row.name:{names}}  {drawn:{_BAR + 1}}  {row.time:{times}}"
         lines.append(f"  {cells}  {row.cost:{costs}}  {row.fits}".rstrip())
     unsure = say("bar unsure") if any(row.is_unsure for row in rows) else ""
-    start = say("bar of start") if any(row.start_seconds for row in rows) else ""
-    return [*lines, f"  {say('bars', start=start, unsure=unsure)}"] if start or unsure else lines
+    setup = say("bar of setup") if any(row.start_seconds for row in rows) else ""
+    return [*lines, f"  {say('bars', setup=setup, unsure=unsure)}"] if setup or unsure else lines
 
 
 def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
@@ -130,10 +131,11 @@ def step_line(run: Result) -> str | None:
     step_seconds = run.step_share_seconds
     if not step_seconds or not run.shares:
         return None
-    texts = [say("step bar", device=run.timings.device_name, step=step_seconds)]
+    device = re.sub(r"\((R|TM)\)", "", run.timings.device_name)
+    texts = [say("step bar", device=device, step=step_seconds)]
     for part, share in run.shares.items():
         bar = _JOB * round(20 * share) or "▏"
-        texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share > 0 else []
+        texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share >= 0.005 else []
     return f"  {' '.join(texts)}"
 
 
@@ -149,8 +151,8 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     if watched and watched.status != 0:
         unseen.append(say("unseen end"))
     if run.timings.is_bound:
-        return say("seen none")
-    seen = say("seen", count=counted(steps, "step" if watched else unit))
+        return say("watched none")
+    seen = say("watched", count=counted(steps, "step" if watched else unit))
     if watched and steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen

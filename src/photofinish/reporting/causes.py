@@ -1,10 +1,13 @@
-"""Causes and suggestions for one experiment."""
+"""Causes and suggestions for one job."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from photofinish.answer.comparison import Comparison
+from photofinish.answer.decision import Decision
 from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.word import loads_longer_than_it_starts
@@ -12,7 +15,16 @@ from photofinish.machine.host import allowed_cores
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job_times import JobTimes
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
+from photofinish.wording import with_article
+
+_WORTH_CAPTURING = 1.5
+"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
+MUCH_WAITING = 0.1
+"""Least share of its time that a GPU waits for the loader in a hint."""
+_MOST_STALLS = 4
+_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 
 
 def cause(found: Diagnosis) -> str:
@@ -43,18 +55,16 @@ def cause(found: Diagnosis) -> str:
     return say("arithmetic", share=share, threads=timings.host.threads or 1, cores=cores)
 
 
-def short_cause(pair: Comparison, device: DeviceLabel, *, is_bound: bool = False) -> str:
-    """Return the share that takes most of a job's time, `92% is arithmetic`, or an empty text.
-
-    For a bound, that is what stays on the CPU.
-    """
+def bound_share(pair: Comparison) -> float:
+    """Return the share of loading or of start-up that stays on the CPU, whichever limits a GPU."""
     epoch, job = pair.bounds.epoch, pair.bounds.job
-    if is_bound:
-        if epoch and loads_longer_than_it_starts(pair):
-            share = epoch.measured_seconds / epoch.whole_seconds
-            return say("share of loader", share=min(1.0, share))
-        share = pair.cpu.timings.startup_seconds / job.whole_seconds
-        return say("share of start-up", share=min(1.0, share))
+    if epoch and loads_longer_than_it_starts(pair):
+        return min(1.0, epoch.measured_seconds / epoch.whole_seconds)
+    return min(1.0, pair.cpu.timings.startup_seconds / job.whole_seconds)
+
+
+def short_cause(pair: Comparison, device: DeviceLabel) -> str:
+    """Return the share that takes most of a job's time, `92% of each step is compute`, or ""."""
     diagnoses = pair.diagnoses[device]
     text = _share(diagnoses[0]) if diagnoses else ""
     return say("likely share", cause=text) if text and diagnoses[0].likely else text
@@ -136,3 +146,34 @@ def not_known(found: NotKnown) -> str:
         return found.recorded
     apart, whole = found.apart_seconds, found.whole_seconds
     return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)
+
+
+def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
+    """Yield what would change the estimate on the GPU of the answer, and why there is none."""
+    if unknown := pair.bounds.loading_not_known:
+        yield say("no loading", why=not_known(unknown))
+    options = {each.accelerator.name: each for each in pair.renting.options}
+    option = options.get(decision.gpu_name or "")
+    if decision.is_here or option is None or option.estimate is None:
+        return
+    gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    if decision.worth.gpu and decision.worth.gpu.hides_loading:
+        yield say("hidden loading", run=pair.cpu, gpu=gpu)
+    if larger := estimate.larger_batch:
+        yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
+    if need and need.waiting_share > MUCH_WAITING:
+        yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
+    captured_seconds = estimate.captured_job_seconds
+    if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:
+        yield say("captured", seconds=captured_seconds, gpu=gpu)
+
+
+def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
+    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
+    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    is_slower = decision.answer == "No" and not decision.is_here
+    if script is None or decision.gpu_name is None or is_slower:
+        return
+    for stall in script.stalls[:_MOST_STALLS]:
+        mend = say(_MENDS.get(stall.what, "read back"))
+        yield say("stall of a mask" if stall.what == "a mask" else "stall", stall=stall, mend=mend)

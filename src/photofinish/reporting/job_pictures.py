@@ -265,7 +265,8 @@ def losses(pair: Comparison) -> Picture | str:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.legend(loc="outside upper left", ncols=2)
     description = say("described losses", epochs=shortest, curves=texts)
-    note = say("sentence", text=model_text(pair))
+    model = model_text(pair)
+    note = say("sentence", text=model) if model else ""
     return as_picture(figure, f"loss-{pair.experiment}", say("losses picture"), description, note)
 
 

@@ -13,14 +13,14 @@ from photofinish.answer.decision import Decision
 from photofinish.answer.grid import grid
 from photofinish.reporting import tables
 from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.answer_words import headline, legend
+from photofinish.reporting.answer_words import legend, phrase
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
-from photofinish.reporting.sentences import Verdict, shared_model, verdict
+from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.results.references import hardware
 
 if TYPE_CHECKING:
@@ -81,19 +81,18 @@ def page_of(
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     drawn = _pictures_of_all(pairs, decisions)
     overview = tables.overview_table(verdicts, pairs)
-    summary = summary_of(decisions)
+    summary = summary_of(list(zip(pairs, decisions, strict=True)))
     answers = _answers(pairs, verdicts, summary, overview)
     experiments = [pair for pair in pairs if pair.cpu.settings]
     recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
     html = template("report.html.j2").render(
         summary=summary,
         legend=answers.legend,
-        shared_model=shared_model(verdicts),
         verdicts=verdicts[:MOST_SHOWN],
         reasons=_reasons(verdicts),
         is_compared=any(pair.gpu for pair in experiments),
         records=say("records", gpus=sorted(recorded)) if recorded else "",
-        headline=headline,
+        phrase=phrase,
         overview=overview,
         pictures=drawn,
         details=details,
@@ -120,18 +119,17 @@ def _answers(
     pairs: Sequence[Comparison], verdicts: list[Verdict], summary: str, overview: Table
 ) -> Answers:
     """Return the answers alone, without evidence."""
-    shared = shared_model(verdicts)
     answers = {
-        pair.experiment: answer_record(pair, each, shared)
+        pair.experiment: answer_record(pair, each)
         for pair, each in zip(pairs, verdicts, strict=True)
     }
     texts = [line for each in answers.values() for line in each.lines]
-    decisions = [each.decision for each in verdicts]
+    both = [(pair, each.decision) for pair, each in zip(pairs, verdicts, strict=True)]
     return Answers(
         summary=summary,
         answers=answers,
         reasons=tuple(_reasons(verdicts)),
-        legend=tuple(legend(decisions, texts, shared)),
+        legend=tuple(legend(both, texts, is_asked=False)),
         overview=tuple(overview),
     )
 

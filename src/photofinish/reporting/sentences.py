@@ -19,10 +19,8 @@ from photofinish.reporting.answer_words import (
     action_text,
     answer_text,
     busy_text,
-    estimate_hints,
-    stall_lines,
 )
-from photofinish.reporting.causes import advice, cause
+from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
 from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
@@ -44,11 +42,11 @@ class Verdict:
     experiment: str
     decision: Decision
     answer: str
-    """First line: the word, the times and the cause."""
+    """First line: the phrase, the times and what they depend on."""
     action: str
     """Recommendation, the beginning of the second line."""
     model: str
-    """Comparison of the models, the end of the second line."""
+    """Comparison of the models, the end of the second line, or empty where no GPU ran."""
     busy: str | None
     """Warning that the machine was busy."""
     details: tuple[str, ...]
@@ -58,18 +56,9 @@ class Verdict:
     missing: str | None = None
     """Sentence why no GPU trained."""
 
-    def lines(self, shared_model: str | None = None) -> tuple[str, str]:
-        """Return both lines. The legend has what all answers share of the model."""
-        second = say("do", action=self.action)
-        if self.model != shared_model:
-            second += f" {say('model', model=self.model)}"
-        return self.answer, second
-
-
-def shared_model(verdicts: Sequence[Verdict]) -> str | None:
-    """Return what all answers share of the model, or None if they differ or there is one."""
-    models = {each.model for each in verdicts}
-    return models.pop() if len(models) == 1 and len(verdicts) > 1 else None
+    @property
+    def lines(self) -> tuple[str, str]:
+        return self.answer, say("next", action=self.action, model=self.model)
 
 
 def verdict(
@@ -140,11 +129,12 @@ def metric_texts(run: Result) -> list[str]:
 
 
 def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
-    cpu, timings, what = pair.cpu, pair.cpu.timings, "ran it"
+    cpu, timings, what, scores = pair.cpu, pair.cpu.timings, "ran", ""
     if cpu.trained:
-        whole = timed_text(timings) if timings.untimed_epochs else "it"
-        what = say("trained", what=whole, scores=cpu.trained.scores.in_words)
-    yield say("ran", it=timings, what=what)
+        what, scores = "trained", cpu.trained.scores.in_words
+        if timings.untimed_epochs:
+            what = say("trained in part", timed=timed_text(timings))
+    yield say("ran", it=timings, what=what, scores=scores)
     if decision.about == "any GPU" and decision.worth.reason == "start-up" and cpu.has_steps:
         return
     if cpu.has_steps and pair.renting.not_counted:

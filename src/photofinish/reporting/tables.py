@@ -11,10 +11,9 @@ from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
-    cause_text,
     gpu_words,
-    headline,
     here_text,
+    phrase,
     speedup_text,
     there_text,
 )
@@ -42,14 +41,13 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
         bound = say("up to times", limit=worth.limit) if worth.limit <= HIGH else NOTHING
         row = {
             "experiment": each.experiment,
-            ANSWER: headline(each.decision),
+            ANSWER: phrase(each.decision),
             "do": each.action,
             "on this CPU": here_text(pair, worth),
             "on a GPU": there_text(worth) or NOTHING,
             "GPU": gpu_words(worth) or NOTHING,
             "speed-up": speedup_text(worth) if worth.gpu else bound,
-            "what takes the time": cause_text(pair, worth) or NOTHING,
-            "the models": each.model,
+            "the models": each.model or NOTHING,
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] != NOTHING for row in rows)]

@@ -10,114 +10,153 @@ NOTHING = "n/a"
 THE_SAME = "the same"
 
 TEMPLATES = {
-    # The first line of an answer.
-    "no by a bound": "No. {here} here, and no GPU makes it more than {worth.limit:limit} faster"
-    "[: {cause}].",
-    "too short to rent": "{word}. {here} here. A GPU gains {most:time} at most[ after "
-    "{worth.terms.start_seconds:time} of start], and {worth.terms.worth_seconds:time} are asked.",
-    "shorter than a start": "{word}. {here} here, and a machine with a GPU takes "
-    "{worth.terms.start_seconds:time} to start.",
-    "not worth it": "{word}. {here} here; on {gpu} {there}[ after "
-    "{worth.terms.start_seconds:time} of start][: gains {gained}, "
-    "{worth.terms.worth_seconds:time} asked].",
-    "worth it": "Probably yes, {verb} {gpu}: {there}[ with {start}][, {cost}], not {here}."
-    "[ {cause:cap}.]",
-    "close call": "Close call. {here} here, {there} on {gpu}[ with {start}][: gains {gained}]"
-    "[, {worth.terms.worth_seconds:time} asked].[ {cost:cap}.]",
-    "can't tell": "Can't tell yet: {there} on {gpu}[ with {start}], {here} here.[ {unknown:cap}.]",
-    "no estimate": "Can't tell: {here} here, and no estimate for a GPU. {unknown:cap}.",
-    "GPU yes": "Yes. {there:cap} on {gpu}, {here} on the CPU: {speedup}, measured.[ {cause:cap}.]",
-    "only a GPU": "Yes, at least {least}: a step takes {there:time} on {gpu}, and none ended "
-    "within {here:time} on the CPU.",
-    "GPU no": "No. {there:cap} on {gpu}, {here} on the CPU: {speedup}.[ {cause:cap}.]",
-    "GPU close call": "Close call. {here} on the CPU and {there} on {gpu}: {speedup}.",
-    "GPU can't tell": "Can't tell yet: {there} on {gpu}, {here} on the CPU: {speedup}."
-    "[ {unknown:cap}.]",
-    "with busy": "{answer} Machine[ {share:.0%}] busy.",
-    "busy here": "{busy:time} as busy as now[ ({idle})]",
-    "when idle": "{idle:time} when idle",
-    "as busy as now": "as busy as it was",
-    "all of a sweep": "{here} for the sweep's {jobs:n job}",
-    "all seeds": "{here} for all its seeds",
-    "timed of": "~{time} ([{ends}, ]after {timed}[; {early}])",
-    "stops early": "at most, as it may stop early",
+    # The phrase that begins an answer, by its question and word.
+    "the GPU here: Yes": "Yes, use {gpu}",
+    "the GPU here: No": "No, use the CPU",
+    "the GPU here: Close call": "Close call, CPU or {name}",
+    "the GPU here: Can't tell": "Can't tell yet, CPU or {name}",
+    "renting: Probably yes": "Probably yes, rent {gpu}",
+    "renting: No": "No, don't rent",
+    "renting: Close call": "Close call, renting {gpu}",
+    "renting: Can't tell": "Can't tell yet if renting {gpu} pays",
+    "using: Probably yes": "Probably yes, use {gpu}",
+    "using: No": "No, use the CPU",
+    "using: Close call": "Close call, CPU or {name}",
+    "using: Can't tell": "Can't tell yet, CPU or {name}",
+    "any GPU: No": "No GPU will help",
+    "any GPU: Can't tell": "Can't tell",
+    # The first line: the phrase, the time here, the time there with a machine's setup.
+    "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
+    "{worth.limit:limit} faster).",
+    "no by loading": "{phrase}: data loading is {share:.0%} of each epoch, {here} (at most "
+    "{worth.limit:limit} faster).",
+    "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
+    "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
+    "shorter than setup": "{phrase}: {here}, and setting up a machine takes "
+    "{worth.terms.start_seconds:time}.",
+    "not worth it": "{phrase}: {here}, {there} on {gpu}[ {setup}].[ {saves:cap}.][ {waits}.]",
+    "worth it": "{phrase}: {here}, {there} there[ {setup}][, {cost}].[ {waits}.]",
+    "close call": "{phrase}: {here}, {there} there[ {setup}][, {cost}][, {speedup}]."
+    "[ {saves:cap}.][ {waits}.]",
+    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, {speedup}].[ {unknown:cap}.]"
+    "[ {waits}.]",
+    "no estimate": "{phrase}: {here}, but no GPU estimate ({unknown}).",
+    "GPU yes": "{phrase}: {here}, {there} on the GPU, {speedup}.[ {cause:cap}.]",
+    "only a GPU": "{phrase}: {there:time} a step, and no step finished in {here:time} on the CPU "
+    "({least} faster or more).",
+    "GPU no": "{phrase}: {here}, {there} on {gpu}, {speedup}.[ {cause:cap}.]",
+    "GPU close call": "{phrase}: {here}, {there} on the GPU, {speedup}.",
+    "GPU can't tell": "{phrase}: {here}, {there} on the GPU, {speedup}.[ {unknown:cap}.]",
+    "outdated": "The script has changed since: `photofinish run` times it again.",
+    # Its times.
+    "here": "here",
+    "on the CPU": "on the CPU",
+    "on it": "on it",
+    "with setup": "including {worth.terms.start_seconds:time} of setup",
+    "its start": "its setup",
+    "busy": "{busy:time}[ {place}], as busy as now",
+    "busy or idle": "{idle:time}[ {place}] when idle, {busy:time} as busy as now",
+    "time at": "[{at_most} ]{time}[ {place}]",
+    "at most": "at most",
+    "of a sweep": "{time} for the sweep's {jobs:n job}",
+    "of all seeds": "{time} for all seeds",
+    "unsure": "very rough",
     "not known there": "an unknown time",
-    "faster by": "{speedup} ({ends})",
     "at least": "at least {least}",
-    "unsure": "very unsure",
-    "gain unknown": "what it gains is not known[, and {worth.terms.worth_seconds:time} are asked]",
-    "perhaps nothing": "at most {most:time}, perhaps nothing",
-    "gains between": "it gains {ends}[, and {worth.terms.worth_seconds:time} are asked]",
-    "its start": "its start",
+    "at least faster": "at least {least} faster",
+    "faster by": "{speedup} faster[ ({ends})]",
+    "slower by": "{speedup} slower[ ({ends})]",
+    "about as fast": "a speed-up of {speedup} ({ends})",
+    "wide": "the range is over 12x wide",
+    "saves": "saves {gained}[ (minimum {worth.terms.worth_seconds:time})]",
+    "gain unknown": "how much it saves is not known",
     "cost of machine": "{cost} ({gpus}-GPU machine)",
-    "wide": "the interval's ends are more than 12x apart",
-    "slow kernels": "the CPU's {precision} kernels are slow ({slow.share:.1%} of an fp32 product's "
-    "rate)",
-    "unknown loading": "its loading is not known: {why}",
-    "uncounted": "no formula counts {names}",
-    "nothing recorded": "No accelerator is named, and none is recorded",
-    "none fits": "a step needs at least {needed} GiB, and {gpu} has {memory:g}",
+    "waits for data": "The GPU would wait for data {share:.0%} of the time",
+    "waits for launches": "Launching kernels would take most of the GPU's time",
+    # Why an answer is open.
+    "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
+    "unknown loading": "loading could not be timed: {why}",
+    "uncounted": "no formula for {names}",
+    "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
+    "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
-    "outdated": "The script has changed since this result: `photofinish run` runs it again.",
     # The share of a job, an epoch or a step that takes most of its time.
-    "share of start-up": "{share:.0%} is start-up",
-    "share of loader": "the loader is {share:.0%} of an epoch",
-    "share of waiting": "waiting for batches is {share:.0%} of an epoch",
-    "share of copying": "copying is {share:.0%} of an epoch",
-    "share of launching": "{share:.0%} of a step is launching and updating",
-    "share of arithmetic": "{share:.0%} is arithmetic",
-    "likely share": "likely {cause}",
+    "share of start-up": "{share:.0%} of the job is start-up",
+    "share of loader": "data loading is {share:.0%} of each epoch",
+    "share of waiting": "waiting for batches is {share:.0%} of each epoch",
+    "share of copying": "copying to the GPU is {share:.0%} of each epoch",
+    "share of launching": "launch overhead is {share:.0%} of each step",
+    "share of arithmetic": "{share:.0%} of each step is compute",
+    "likely share": "probably {cause}",
     # The second line: what to do.
-    "do": "Do: {action}",
+    "next": "Next: {action}[ Same model: {model}.]",
     "use the GPU": "train on {gpu}.",
     "use the CPU": "train on the CPU.",
-    "use either": "train on the one that is free.",
+    "use either": "use whichever is free.",
     "rent": "{rent}.",
-    "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]`",
-    "change a setting": "`{setting}`. About {gain} faster on this {device} ({ends}), {how}.",
-    "fewer epochs": "`epochs: {fewer.epochs}`. {score} there, which makes the job {gain} shorter.",
-    "target reached": "Validation accuracy reached {fewer.accuracy:.1%} (`target_accuracy`)",
-    "best reached": "Validation accuracy reached its best, {fewer.accuracy:.1%},",
-    "measure again": "`{command}` when the machine is quiet (at most {took:time}).",
-    "measure longer": "`time_limit: {limit} s` in params.yaml ({more:time} more).",
-    "sample longer": "the same with `--seconds {limit}` ({more:time} more).",
+    "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]` prints how, and "
+    "starts nothing",
+    "change a setting": "set `{setting}`: ~{gain} faster on this {device}[ ({ends})], {how}.",
+    "fewer epochs": "set `epochs: {fewer.epochs}`, where {score}. The job gets {gain} faster.",
+    "target reached": "validation accuracy reached its {fewer.accuracy:.1%} target",
+    "best reached": "validation accuracy peaked at {fewer.accuracy:.1%}",
+    "measure again": "when the machine is idle, `{command}` (up to {took:time}).",
+    "measure longer": "set `time_limit: {limit} s` in params.yaml ({more:time} more).",
+    "sample longer": "ask again with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
-    "try a GPU": "train it once on {gpu}.",
-    "try a rented GPU": "{rent}[ ({price})].",
-    "compare in fp32": "`precision: fp32`, in which the CPU is a fair comparison.",
+    "ask again": "ask again when the machine is idle ({took:time}).",
+    "try a GPU": "run it once on {gpu}.",
+    "try a rented GPU": "time it on {gpu}[ ({price})]: {rent}.",
+    "compare in fp32": "compare in `precision: fp32`, which is fair to this CPU.",
     "stay here": "stay on this CPU.",
-    "stay here for few": "stay. Renting pays {runs}.",
-    "rent for some": "one run: stay. {action.runs.surely} or more: {rent}.",
-    "runs": "surely from {runs.surely:n run}[, perhaps from {perhaps}]",
-    "GPU of yours": "On {gpu} of your own: {speedup} ({ends}).",
+    "stay here for few": "stay on this CPU. {runs}.",
+    "rent for some": "for one run, stay on this CPU; for {action.runs.surely} or more, {rent}.",
+    "runs": "Renting pays off after {runs} runs",
+    "GPU of yours": "On {gpu} of your own: {speedup}.",
     # The second line: whether the model is the same.
-    "model": "Model: {model}.",
-    "not checked": "not checked ({why})",
-    "no GPU trained": "no GPU trained here",
-    "a script's model": "the first step is not recorded on both devices",
+    "a script's model": "not checked, as no first step was recorded on both devices",
     "on a rented GPU": "{text}* on a {gpu}",
-    "identical": "identical (the first step)",
-    "same step": "same within rounding (the first step)",
-    "other step": "different in the first step ({found.layer})",
-    "unseeded": "not comparable (call `torch.manual_seed(0)` before the network is made)",
-    "other batches": "not comparable (other batches in the first step, as GradScaler skips some)",
-    "other inputs": "not comparable (other inputs: an unseeded shuffle, or drawn on the GPU)",
-    "other weights": "not comparable (its first weights differ)",
-    "draws": "not comparable (its forward pass draws random numbers, as dropout does)",
-    "losses alike": "losses alike* ({record.gpu}, {epochs})",
-    "step alike": "first step alike* ({record.gpu})",
-    "step and losses alike": "first step and losses alike* ({record.gpu}, {epochs})",
-    "step apart": "different* from the {record.diverges_at} on ({record.gpu})",
-    "losses apart": "not shown ({record.gpu}*: losses differ in the first epoch)",
-    "first epoch": "the first epoch",
-    "first epochs": "the first {epochs} epochs",
-    # The legend below all answers.
-    "legend of terms": "{word}:[ {terms.start_seconds:time} to start, then] it must gain "
-    "{terms.worth_seconds:time} (compare.rental_minutes, worth_saving).",
+    "identical": "yes, bit for bit (first step)",
+    "same step": "yes, within rounding (first step)",
+    "other step": "no, the first step differs ({found.layer})",
+    "unseeded": "can't compare; call `torch.manual_seed(0)` before building the network",
+    "other batches": "can't compare; GradScaler skipped other batches",
+    "other inputs": "can't compare; the first batches differ (unseeded shuffle, or drawn on the "
+    "GPU?)",
+    "other weights": "can't compare; the first weights differ",
+    "draws": "can't compare; its forward pass is random (dropout?)",
+    "losses alike": "yes so far* ({epochs} of losses, {record.gpu})",
+    "step alike": "yes so far* (first step, {record.gpu})",
+    "step and losses alike": "yes so far* (first step and {epochs} of losses, {record.gpu})",
+    "step apart": "no*, from the {record.diverges_at} on ({record.gpu})",
+    "losses apart": "unclear, losses differ in epoch 1 ({record.gpu}*)",
+    "model: identical": "yes, bit for bit",
+    "model: same within rounding": "yes, within rounding",
+    "model: not shown": "unclear",
+    "model: different": "no",
+    "same so far": "yes so far (first step and epoch 1)[; at the end {apart:.1f} points apart, as "
+    "two seeds may be]",
+    "over epochs": "{words} over the {epochs:n epoch} that both trained",
+    "within": "yes, within {margin:points} ({ends})",
+    "seeds wanted": "unclear, {points}[; `seeds: {seeds}` would settle it]",
+    "differ from": "no, from the {layer.name} on",
+    "differ by": "no, {points}",
+    "points": "GPU {mean:+.1f} points ({ends})",
+    # All answers, and the legend below them.
+    "named": "{phrase}: {jobs:commas}.",
+    "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
+    "of the CPU)], so these times may be too long.",
+    "legend of renting": "Renting: {terms.start_seconds:time} of setup[ ({option})], then it must "
+    "save {terms.worth_seconds:time}[ ({keys})].",
+    "legend of using": "Another GPU:[ {terms.start_seconds:time} of setup, then] it must save "
+    "{terms.worth_seconds:time}[ ({keys})].",
+    "option of setup": "--start-minutes",
+    "keys of renting": "compare.rental_minutes, worth_saving",
     "legend of marks": "{marks:commas}.",
-    "mark of ~": "~ estimated or extrapolated",
-    "mark of *": "* recorded elsewhere",
-    "mark of (": "(a-b) true in about 9 of 10",
+    "mark of ~": "~ estimated",
+    "mark of *": "* from another machine",
+    "mark of (": "(a-b) holds 9 times in 10",
+    "not checked": "Same model: not checked where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
     "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
@@ -125,142 +164,131 @@ TEMPLATES = {
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
     "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "captured": 'With `cuda_graphs: "on"`, about {seconds:time} on {gpu}.',
-    "loader": "{gpu:cap} takes {need.gpu_samples_a_second:ratio} samples/s of this network, and "
-    "one core here loads {need.core_samples_a_second:ratio}. So it needs {cores:n core}. The "
-    "cheapest machine has {need.cores} ({need.vcpus} vCPUs), so the GPU would wait "
-    "{need.waiting_share:.0%} of the time.",
-    "hidden loading": "On {gpu} it takes at least the time of its steps: loading by "
-    "{run.loader_workers:n worker} is hidden by the steps here, so it was not timed. By the first "
-    "batches, it takes at most {run.step_loading_seconds:time} a step, which the answer counts.",
-    "no loading": "Its loading is not known: {why}.",
-    # All experiments.
-    "count": "{count} {answer}",
-    "busy": "The machine was busy ({why}), so {whose:list} times are unreliable.",
-    "whose": "the {device}'s",
+    "captured": 'With `cuda_graphs: "on"`, it would take about {seconds:time} on {gpu}.',
+    "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
+    "samples/s, but one core here loads {need.core_samples_a_second:ratio}. On the cheapest "
+    "machine ({need.cores:n core}, {need.vcpus} vCPUs) it would wait {need.waiting_share:.0%} of "
+    "the time; it needs {cores:n core}.",
+    "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
+    "here hid the loading behind slower steps, so it could not be timed. It lies between none and "
+    "{run.step_loading_seconds:time} a step, which the first batches took.",
+    "no loading": "Loading could not be timed: {why}.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
-    "records": "The {gpus:list}'s figures were recorded elsewhere.",
+    "records": "{gpus:list}: measured on another machine.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
     "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
-    "repaid": "When the GPU's start-up is repaid: {when}.",
+    "repaid": "The GPU makes up for its longer start-up {when}.",
     "scores after": "{name:cap} is {cpu} on the CPU after {cpu_timed} and {gpu} on the GPU after "
-    "{gpu_timed}: not comparable.",
+    "{gpu_timed}, which can't be compared.",
     "scores": "{name:cap} is {gpu} on the GPU and {cpu} on the CPU.",
     "divergence": "The models first differ at the {layer.name}: {finding}.",
-    "random": "Each device draws its own random numbers, so few trainings of each cannot show "
-    "whether the models differ by more than chance; `seeds: 3` can.",
-    "metrics": "On the GPU it reports {gpu:list}; on the CPU {cpu:list}.",
-    "ran": "{it.device_name} {what} in {it.total_seconds:time}[, {it.startup_seconds:time} of it "
-    "start-up].",
-    "trained": "trained {what} to {scores}",
+    "random": "The devices draw different random numbers, so a single run can't show whether the "
+    "models differ by more than chance. `seeds: 3` can.",
+    "metrics": "It reports {gpu:list} on the GPU and {cpu:list} on the CPU.",
+    "ran": "{what:cap} on {it.device_name}[ to {scores}] in {it.total_seconds:time}[, "
+    "{it.startup_seconds:time} of that start-up].",
+    "trained in part": "trained {timed}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
-    "no steps": "No step of an optimizer was seen in the script, so it is timed as a whole: its "
-    "start-up, its loading and what its steps compute are not known. `photofinish.steps` in its "
-    "loop shows them.",
-    "seeds": "Over {count} seeds the {it.scores.main_name} is {mean} ({interval}). "
+    "no steps": "The script took no optimizer step that could be seen, so it was timed as a whole: "
+    "start-up, loading and compute are not known apart. Use `photofinish.steps` in its loop to "
+    "show them.",
+    "seeds": "Over {count} seeds, the {it.scores.main_name} is {mean} ({interval}). "
     "Two seeds differ by {two_seeds}.",
-    "seeds of both": "Over {count} seeds the {it.scores.main_name} differs by {apart} between the "
+    "seeds of both": "Over {count} seeds, the {it.scores.main_name} differs by {apart} between the "
     "devices and by {two_seeds} between two seeds.",
     "cause": "On the {device}, {cause} ({found.cause}).",
-    "likely cause": "On the {device}, an epoch is likely {found.likely}, but {cause}.",
-    "unknown cause": "What an epoch on the {device} waits for is not known: {cause}.",
-    "another cause": "And {cause}.",
+    "likely cause": "On the {device}, an epoch is probably {found.likely}, but {cause}.",
+    "unknown cause": "Couldn't tell what limits an epoch on the {device}: {cause}.",
+    "another cause": "Also, {cause}.",
     # Speed-ups.
     "step": "a step, its data on the device",
     "epoch": "an epoch with its data",
     "end_to_end": "the whole job with start-up",
-    "no interval": "no interval",
+    "no interval": "no range",
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
-    "perhaps never": "can't tell, because its epochs may be no shorter",
+    "perhaps never": "at an unknown time, because its epochs may be no shorter",
     "never": "never, because its epochs are no shorter",
     "at once": "at once",
     "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no interval)",
+    "no exact end": "{when} (no range)",
     "ends": "{what} ({low} to {high})",
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
-    "script waits": "{run.waiting_share:.0%} of an epoch waits for batches: "
-    "{run.batch_seconds:time} per batch, and a step takes {step:time}",
-    "waits": "{what} takes {share:.0%} of an epoch: {batch:time} per batch, and a step takes "
+    "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
+    "{run.batch_seconds:time} a batch, while a step takes {step:time}",
+    "waits": "{what} takes {share:.0%} of an epoch: {batch:time} a batch, while a step takes "
     "{step:time}",
     "copying": "copying to the device",
     "the loader": "the loader",
     "gathering": "gathering batches",
-    "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} do not depend "
-    "on its samples: launching operations and updating {run.parameter_count:,} weights",
-    "arithmetic": "arithmetic is {share:.0%} of a step[, with {threads:n thread} for "
-    "{cores:n core}]",
+    "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} don't depend "
+    "on the batch size: launching operations and updating {run.parameter_count:,} weights",
+    "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
     "or try": "Or `{line}`: {prediction}.",
     "tf32 by default": "TF32, PyTorch's default for convolutions, makes an epoch about {gain} "
     "faster (`precision: tf32`, tried).",
-    "no suggestion": "No setting is suggested: {why}.",
+    "no suggestion": "No setting to suggest: {why}.",
     "cause unknown": "the cause is not known",
-    "gains": "the job gets {gain:interval}x faster ({how})",
+    "gains": "makes the job {gain:interval}x faster ({how})",
     # Why nothing is suggested.
     "none: start-up": "start-up happens once, so its share shrinks with more epochs",
-    "none: resident": "the samples are on the device already",
-    "none: copies": "`resident` was not tried, and copies are pinned already",
-    "none: workers": "`resident` was not tried, and each core has a worker",
-    "none: small job": "the job is small, and a faster device would not help",
-    "none: used well": "none that was tried makes the job 5% faster",
-    "none: container": "the container's limit holds the CPU back, so raise it",
-    "none: no gain": "none that was tried surely makes the job faster, by 5% or more",
+    "none: resident": "the samples are already on the device",
+    "none: copies": "`resident` was not tried, and copies are already pinned",
+    "none: workers": "`resident` was not tried, and every core has a worker",
+    "none: small job": "the job is small, so a faster device would not help",
+    "none: used well": "none of those tried makes the job 5% faster",
+    "none: container": "the container's CPU limit holds it back, so raise that",
+    "none: no gain": "none of those tried makes the job at least 5% faster for certain",
     "none: untried copies": "copies from pinned memory (`pin_memory`, `non_blocking`) were not "
     "tried",
-    "none: untried workers": "more workers were not tried, and starting them may cost more than "
-    "they gain",
-    "none: untried threads": "another number of threads was not tried",
+    "none: untried workers": "more workers were not tried, as starting them may cost more than "
+    "they save",
+    "none: untried threads": "other numbers of threads were not tried",
     # How a suggestion is known.
-    "learns: the same": "same bits, tried",
-    "learns: other last bits": "tried, changes the last bits",
-    "learns: something else": "tried, changes what is learned, so compare the accuracy",
-    "by: captured": "tried, right only if each step runs the same operations",
-    "by: tf32": "tried, changes what is learned: TF32 rounds the factors of products to 10 bits",
-    "by: free algorithms": "tried, changes the last bits from run to run",
-    "by: batch transform": "tried, changes what is learned, as a batch draws once for all samples",
+    "learns: the same": "tried, same results bit for bit",
+    "learns: other last bits": "tried, same results but for rounding",
+    "learns: something else": "tried, changes the training: compare accuracy",
+    "by: captured": "tried, correct only if every step runs the same operations",
+    "by: tf32": "tried, changes the training: TF32 rounds the factors of products to 10 bits",
+    "by: free algorithms": "tried, the last bits change from run to run",
+    "by: batch transform": "tried, changes the training: one draw for all samples of a batch",
     # Why the cause is not known.
     "why: busy": "the machine was busy",
     "why: few steps": "it trained fewer than {least} steps",
-    "why: training": "an epoch takes {apart:time} when measured, and took {whole:time} in the "
-    "training",
-    "why: epoch": "the parts of its steps add up to {apart:time}, and an epoch took {whole:time}",
-    "why: step": "the parts of a step add up to {apart:time}, and on one batch it takes "
+    "why: training": "an epoch took {apart:time} when measured, and {whole:time} in the training",
+    "why: epoch": "the parts of its steps add up to {apart:time}, but an epoch took {whole:time}",
+    "why: step": "the parts of a step add up to {apart:time}, but on one batch it takes "
     "{whole:time}",
     # A training that a time limit ended.
     "timed": "{done:,} of {whole}",
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
-    "time limit": "The CPU trained {timed}[, by its {limit}]. The whole job's time of "
-    "{it.whole_seconds:time} is extrapolated ({ends}[; {early}]).[ Its test metrics are those "
-    "after {done}.]",
+    "time limit": "The CPU trained {timed}[ before its {limit}]. The whole job's "
+    "{it.whole_seconds:time} ({ends}) are extrapolated[ and an upper bound, as {early}].[ Its test "
+    "metrics are those after {done}.]",
+    "stops early": "it may stop early",
+    "as busy as now": "as busy as it was",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
-    "[ from each of {seeds} seeds] ({spread}), without the start of MLflow",
+    "[ from each of {seeds} seeds] ({spread}), without MLflow's start-up",
     # The models.
-    "not shown": "not shown to be the same",
-    "same so far": "yes so far (first step and epoch 1)[; at the end {apart:.1f} points apart, as "
-    "two seeds may be]",
-    "over epochs": "{words} over the {epochs:n epoch} that both trained",
-    "within": "{words} (within {margin:points}: {ends})",
-    "seeds wanted": "{words}: {points}, and `seeds: {seeds}` would decide",
-    "differ from": "{words} from the {layer.name} on",
-    "differ by": "{words}: {points}",
-    "points": "GPU {mean:+.1f} points ({ends})",
     "layer of both": "{name} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU",
     "accuracies": "{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU[; {apart}]",
     "not recorded": "not recorded: {layer.not_recorded}",
-    "unequal": "other predictions for {layer.unequal:n item} ({layer.difference:.2%})",
+    "unequal": "different predictions for {layer.unequal:n item} ({layer.difference:.2%})",
     "difference": "a relative difference of {layer.difference:.1g}[ in {layer.at}]",
     "only one": "only one device has {layer.at}",
     "they differ": "they differ",
     # Doubts.
+    "busy times": "The machine was busy ({why}), so {whose:list} times may be too long.",
+    "whose": "the {device}'s",
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
-    "their times are unreliable. To measure them again: {command}.",
+    "their times may be too long. To measure them again: {command}.",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
-    "not deterministic": "With `deterministic: false` the results don't repeat bit for bit.",
+    "not deterministic": "With `deterministic: false`, results don't repeat bit for bit.",
     "machines": "The devices are in different machines: {hosts:list}.",
     # Tables.
     "Speed-ups": "The CPU's time over the GPU's. A script's step is the mean of an epoch, without "
@@ -319,34 +347,35 @@ TEMPLATES = {
     "no pictures": "Pictures need matplotlib: pip install 'photofinish[pipeline]'.",
     "no losses": "No picture of losses: none are recorded.",
     # `photofinish ask`.
-    "ask again": "the same command when the machine is quiet ({took:time}).",
-    "own repaid": "The GPU here repays its start after {after:time} of training here.",
-    "never repaid": "{gpu:cap} never repays its start.",
-    "start repaid": "{gpu:cap} repays the {worth.terms.start_seconds:time} of its start from about "
-    "{after:time} of training here on[, or {never}].",
-    "bars": "[{start}  ]█ job[  {unsure}]",
-    "bar of start": "░ start of the machine",
-    "bar unsure": "▒ job, very unsure",
+    "own repaid": "The GPU makes up for its longer start-up after {after:time} of training here.",
+    "never repaid": "Renting {gpu} never breaks even.",
+    "setup repaid": "Renting {gpu} breaks even after about {after:time} of training here[, or "
+    "{never}].",
+    "bars": "[{setup}  ]█ job[  {unsure}]",
+    "bar of setup": "░ setup",
+    "bar unsure": "▒ rough guess",
     "fits yes": "fits ({needed} of {of:g} GiB)",
-    "fits perhaps": "may not fit ({needed} of {of:g} GiB at least)",
-    "step bar": "{device}: a step {step:time}:",
-    "seen": "Seen: {count}.",
-    "seen none": "Seen: no step on the CPU.",
-    "unseen": "Not seen, so not counted: {what:commas}.",
+    "fits perhaps": "may not fit ({needed} of {of:g} GiB or more)",
+    "step bar": "one step on {device}, {step:time}:",
+    "watched": "Watched {count}.",
+    "watched none": "No step finished on the CPU.",
+    "unseen": "Not counted, as not seen: {what:commas}.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
     "unseen end": "what follows the last step",
-    "few steps seen": "--seconds allows more.",
-    "stall": "{stall.file}:{stall.line} has `{stall.what}` in each step: the host waits for a GPU "
-    "there. {mend}",
-    "read back": "Read it every 50 steps.",
-    "keep size": "Its size is read back. `torch.where` needs none.",
-    "make there": "Make it on the GPU, by `device=`.",
-    "moves nothing": "Your script moves nothing to a GPU, so none helps before you add "
-    "`.to(device)` for its model and batches.",
-    "no estimates asked": "There are no estimates: {why}.",
-    "untried workers of a script": "Workers (`num_workers`) may hide these waits, but were not "
-    "tried: without `persistent_workers=True` they start again in each epoch.",
+    "few steps seen": "Raise --seconds for a better answer.",
+    "stall": "{stall.file}:{stall.line} calls `{stall.what}` in every step, so the CPU waits for "
+    "the GPU. {mend}",
+    "stall of a mask": "{stall.file}:{stall.line} indexes with a mask in every step, so the CPU "
+    "waits for the GPU. {mend}",
+    "read back": "Call it every 50 steps.",
+    "keep size": "Its result's size is read back; `torch.where` keeps the size.",
+    "make there": "Create the tensor on the GPU with `device=`.",
+    "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
+    "`.to(device)` for its model and its batches.",
+    "no estimates asked": "There are no GPU estimates: {why}.",
+    "untried workers of a script": "`num_workers` may hide this wait (not tried). Add "
+    "`persistent_workers=True`, or the workers restart every epoch.",
     # The overview.
     "up to times": "up to {limit:bound}",
 }

@@ -166,7 +166,7 @@ def read_trained(folder: Path) -> tuple[Timings, Measured]:
         )
     training = records.read_training(folder / records.MODEL)
     if isinstance(training, records.TrainingRecord) and (what := _stale(training, measured)):
-        raise UserError(f"{path} is of other {what} than {times}: run `photofinish run {stage}`")
+        raise UserError(f"{path} and {times} have different {what}: run `photofinish run {stage}`")
     return with_measured(trained, measured), measured
 
 

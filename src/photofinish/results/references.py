@@ -116,10 +116,10 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
             continue
         timings, measured = read_trained(folder)
         if timings.host_name != platform.node():
-            print(f"{name} on {device}: not recorded: it was measured on another machine")
+            print(f"{name} on {device}: not recorded, as it was measured on another machine")
             continue
         if timings.resumed_at_epochs:
-            print(f"{name} on {device}: not recorded: the training was interrupted and resumed")
+            print(f"{name} on {device}: not recorded, as the training was interrupted and resumed")
             continue
         seeds = records.read_seeds(folder / records.MODEL, training.experiment)
         evaluation = results / name / records.EVALUATED / records.EVALUATION

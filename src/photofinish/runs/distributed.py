@@ -159,6 +159,6 @@ def check_same_project(run: Run, rank: Rank) -> None:
         for what, value, other in zip(_OF_PROJECT, expected, theirs, strict=True):
             if value != other:
                 raise UserError(
-                    f"process {number} (on {host}) has other {what} than process 0 "
-                    f"(on {first_host}). Copy the project again, then restart"
+                    f"process {number} (on {host}) and process 0 (on {first_host}) have different "
+                    f"{what}. Copy the project again, then restart"
                 )

@@ -57,18 +57,18 @@ class Run:
         if experiment.batch_size < devices:
             key = "processes" if self.device == "cpu" else "count"
             raise ConfigError(
-                f"experiments.{self.name}.batch_size is {experiment.batch_size}, and "
+                f"experiments.{self.name}.batch_size is {experiment.batch_size}, but "
                 f"{devices} devices or processes share each batch (devices.{self.device}.{key}): "
-                f"raise it or use fewer in params.yaml"
+                f"raise it in params.yaml, or use fewer"
             )
         split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
         self._check_input(split)
         self._check_ignored_class(split)
         if (augmentation.flip or augmentation.crop_padding) and split.dtype != "uint8":
             raise ConfigError(
-                f"experiments.{self.name}.augmentation is for images in params.yaml. Samples of "
+                f"experiments.{self.name}.augmentation is only for images, but samples of "
                 f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
-                f"leave it out"
+                f"remove it from params.yaml"
             )
 
     def _check_input(self, split: Manifest) -> None:
@@ -77,8 +77,8 @@ class Run:
         dataset = f"datasets.{self.experiment.dataset}"
         if split.decode == "each_epoch" and given.name != "loader":
             raise ConfigError(
-                f"{key} must be {{name: loader, workers: 2}} or the like in params.yaml, since "
-                f"{dataset}.decode is each_epoch: resident samples are read once"
+                f"{key} must be a loader in params.yaml, such as {{name: loader, workers: 2}}, "
+                f"because {dataset}.decode is each_epoch: resident samples are read once"
             )
         shapes = [split.shape] if isinstance(split.dtype, str) else leaves(split.shape)
         if not any(None in shape for shape in (*shapes, split.target_shape)):
@@ -90,10 +90,10 @@ class Run:
             return
         shown = str(split.shape).replace("None", "any")
         raise ConfigError(
-            f"{key} can't batch samples of {dataset}, whose shapes differ {shown}: "
-            f'{{name: loader, collate: "./file.py:pad"}} in params.yaml names a function that '
-            f"gets a list of (input, target) and returns a batch, or let its transform and "
-            f"eval_transform return one shape"
+            f"{key} can't batch samples of {dataset}, whose shapes differ {shown}. In params.yaml, "
+            f'name a function ({{name: loader, collate: "./file.py:pad"}}) that gets a list of '
+            f"(input, target) and returns a batch, or let its transform and eval_transform return "
+            f"one shape"
         )
 
     def _check_ignored_class(self, split: Manifest) -> None:
@@ -103,15 +103,15 @@ class Run:
         key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
         if ignored not in (None, ignore_index):
             raise ConfigError(
-                f"{key} takes {ignored} for a class in params.yaml, and the targets of {dataset} "
+                f"{key} in params.yaml takes {ignored} for a class, but the targets of {dataset} "
                 f"have {len(split.class_names)} classes, from 0. If {ignored} marks positions that "
                 f"do not count, set loss: {{name: cross_entropy, ignore_index: {ignored}}}; a "
                 f"custom loss or step needs {IGNORED_CLASS} there"
             )
         if ignore_index != IGNORED_CLASS and not split.target_shape:
             raise ConfigError(
-                f"{key}.ignore_index is for targets with a class at each position in params.yaml, "
-                f"and each sample of {dataset} has one target ({split.task}): leave it out"
+                f"{key}.ignore_index in params.yaml is for targets with a class at each position, "
+                f"but each sample of {dataset} has one target ({split.task}): remove it"
             )
 
     def data_sha256(self) -> str:

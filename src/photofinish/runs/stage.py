@@ -45,7 +45,7 @@ def train(
         # Imported here, because torch takes seconds, while MLflow's process starts.
         from photofinish.runs.distributed import launch
 
-        with exclusive_machine(f"which trains {run.title}") as waited_seconds:
+        with exclusive_machine(f"training {run.title}") as waited_seconds:
             if not restore_result(run):
                 launch(host, waited_seconds, _RESUMING)
     elif rank is None or rank.is_main:
@@ -65,7 +65,7 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         if rank is None and restore_result(run):
             return
         # With several processes, the stage that starts them holds the lock for all.
-        machine = nullcontext(0.0) if rank else exclusive_machine(f"which trains {run.title}")
+        machine = nullcontext(0.0) if rank else exclusive_machine(f"training {run.title}")
         with machine as waited_seconds, Tracker() as tracker:
             data = run.data_sha256(), PackedSplit(run.data).manifest.counts
             tracker.start(run.name, run.device, run.experiment, run.key(), *data)

@@ -26,7 +26,7 @@ def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]
             records = json.loads(path.read_bytes())[-1]["records"]
             jobs = [_measured(each) for each in records.values()]
         except (LookupError, TypeError, AttributeError, ValidationError, ValueError) as error:
-            raise UserError(f"{path} is no record of this photofinish: remove it") from error
+            raise UserError(f"this photofinish can't read {path}: remove it") from error
         script = jobs[1].script if len(jobs) > 1 else None
         if script is None:
             continue
@@ -36,7 +36,7 @@ def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]
         if script.files == hashes_of(script.files):
             yield jobs[0], jobs[1]
         else:
-            print(f"{path} is of another version of the script, and left out.", file=sys.stderr)
+            print(f"{path} is ignored: the script has changed since.", file=sys.stderr)
 
 
 def _measured(job: dict[str, Any]) -> Measured:

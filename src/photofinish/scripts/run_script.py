@@ -50,12 +50,12 @@ _BESIDE_TORCH = {"sklearn"}
 """Libraries that scripts import long before torch."""
 _NEEDS_GPU = re.compile(r"^(?! *File ).*(cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b)", re.I | re.M)
 _NO_STEP = (
-    "no step of an optimizer so far. If the script trains already, its steps can't be seen: "
+    "no optimizer step so far. If the script is training already, its steps can't be seen; "
     "`for batch in photofinish.steps(loader)` times them"
 )
 _HARD_CODED = (
-    f" This run has no GPU. If the command asks for one, write {PLACEHOLDER} in its place, for "
-    f"example `--device {PLACEHOLDER}`: it becomes cpu, and then the GPU's name."
+    f" GPUs are hidden in this run. If the command names one, write {PLACEHOLDER} instead, as in "
+    f"`--device {PLACEHOLDER}`: photofinish fills in each run's device."
 )
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
@@ -216,7 +216,6 @@ def _running(
     shows_output: bool,
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command, and kill it at the end."""
     try:
         process = subprocess.Popen(
             command,
@@ -227,8 +226,8 @@ def _running(
             start_new_session=True,
         )
     except OSError as error:
-        hint = f": write python {command[0]}" if command[0].endswith(".py") else ""
-        raise UserError(f"{command[0]} can't be run: {error.strerror}{hint}") from error
+        hint = f". Write python {command[0]}" if command[0].endswith(".py") else ""
+        raise UserError(f"can't run {command[0]}: {error.strerror}{hint}") from error
     try:
         yield process
     finally:
@@ -291,7 +290,7 @@ def _follow(
         first_step_at = trained.first_step_at
         if first_step_at is None:
             left_seconds = limits.patience_seconds - (now - began_at)
-            awaited = "an optimizer's first step"
+            awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
             if question := output.new_question():
@@ -299,7 +298,7 @@ def _follow(
             others = trained.imported_instead(now - UNSEEN_SECONDS)
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
-            warning = f"the script imported {listed(others)}, and no torch so far" if others else ""
+            warning = f"the script has imported {listed(others)}, but not torch" if others else ""
             if trained.has_torch and now - (trained.seen_at or began_at) > UNSEEN_SECONDS:
                 warning = _NO_STEP
             if warning not in ("", said):
@@ -323,18 +322,20 @@ def _follow(
 
 
 def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
-    """Return a message on why nothing could be timed, with what the script did instead."""
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     how = f"ended with exit status {status}"
     if status is None:
-        how = f"was ended after {seconds(ran_seconds)}"
+        how = f"was stopped after {seconds(ran_seconds)}"
     option = "--patience"
     others = process.others
     if not process.has_torch:
-        what = "never imported torch. Name the Python that has it, which must take PYTHONPATH"
+        what = (
+            "never imported torch. Use the Python that has torch, as in "
+            "`photofinish ask .venv/bin/python train.py` (without -I or -E)"
+        )
         if others:
-            what = f"imported {listed([*others])} and not torch, and only torch's training is seen"
+            what = f"imported {listed([*others])} but not torch, and only torch can be watched"
             option = ""
     elif process.steps:
         what = f"took only {counted(process.taken_steps, 'step')}, too few to time one"
@@ -342,13 +343,13 @@ def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     else:
         batches, forward_passes = process.seen
         what = (
-            f"took no step of an optimizer; it loaded {batches:,} batches with a DataLoader and "
-            f"ran {counted(forward_passes, 'module')}"
+            f"took no optimizer step. It loaded {batches:,} batches with a DataLoader and ran "
+            f"{counted(forward_passes, 'module')}"
         )
         if process.steps_by_itself(math.inf):
-            what += ". Steps of an own optimizer are seen if it is a torch.optim.Optimizer"
+            what += ". A custom optimizer is seen only if it is a torch.optim.Optimizer"
             option = ""
         if others:
-            what += f". It imported {listed([*others])}, whose training is not seen"
-    more = f" {option} allows more." if status is None and option else ""
+            what += f". It imported {listed([*others])}, whose training can't be watched"
+    more = f" Raise {option} to wait longer." if status is None and option else ""
     return f"the command {how}. It {what}.{more}"

@@ -53,13 +53,16 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
         return None
     if epoch_steps is None and length:
         return (
-            f"How many steps its {_epochs(length)} have is not known, as no "
-            f"DataLoader with a length was seen. --steps before the command gives the whole job's:"
+            f"Couldn't find the steps of its {_epochs(length)}: no DataLoader has a length. "
+            f"Give all before the command, as in `photofinish ask --steps 9000 python train.py`."
         )
     if length:
         return None
-    option = "--steps" if epoch_steps is None else "--epochs or --steps"
-    return f"How long the whole job is was not found. {option} before the command gives it:"
+    option = "--steps 9000" if epoch_steps is None else "--epochs 90"
+    return (
+        f"Couldn't find how long the whole job is. Give it before the command, as in "
+        f"`photofinish ask {option} python train.py`."
+    )
 
 
 def _epochs(length: Length) -> str:
@@ -164,7 +167,7 @@ def measured_script(
     workers = None if loader is None else process.loaders[loader].workers
     why_not = process.uncounted or "the script took too few steps to count one of them"
     if figures is None:
-        why_not = "no step of an optimizer was seen in the script"
+        why_not = "no optimizer step was seen in the script"
     host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
     return Measured(
         **made_here(host),
@@ -244,7 +247,6 @@ def _is_bound(run: Watched) -> bool:
 
 
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
-    """Return the fields with the times of a run."""
     if _is_bound(run):
         part = TimedPart(seconds=run.least_step_seconds or 0.0, steps=1.0, epoch=0, holds="steps")
         return {"startup_seconds": 0.0, "parts": (part,)}

@@ -93,7 +93,7 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
         _check_settings(plan, run, has_metrics=has_metrics)
         return
     name = f"scripts.{plan.name} on {device}"
-    message = f"{name} ended with {run.ended}: {command}. {_keep(record, run, folder)}"
+    message = f"{name} ended with {run.ended}: `{command}`. {_keep(record, run, folder)}"
     if stop:
         print(message, file=sys.stderr)
         raise stop
@@ -111,16 +111,16 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
     now, before = record.script, earlier.script if isinstance(earlier, Measured) else None
     assert now
     if before and not before.ended and before.ran_as == now.ran_as:
-        return "The earlier result stays"
+        return "The earlier result is kept"
     if not run.figures:
-        return f"It measured no step{', and the earlier result stays' if before else ''}"
+        return f"No step was timed{', so the earlier result is kept' if before else ''}"
     write_measured(folder, record)
     length = now.lengths[0]
     what = "this part of the job"
     if length.unit == "epochs":
         what = f"all {counted(round(length.value), 'epoch')}"
     steps = counted(now.steps, "step")
-    return f"Kept {steps}: `dvc repro --single-item compare` answers for {what}"
+    return f"Kept {steps}: `dvc repro --single-item compare` uses them to answer for {what}"
 
 
 def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> None:
@@ -128,35 +128,34 @@ def _check_settings(plan: ScriptPlan, run: Watched, *, has_metrics: bool) -> Non
     problems = []
     if plan.metrics and run.status is not None and not has_metrics:
         problems.append(
-            f"scripts.{plan.name}.metrics is {plan.metrics}, and the command did not write it: "
+            f"scripts.{plan.name}.metrics is {plan.metrics}, but the command didn't write it: "
             f"write it, or correct the path in params.yaml"
         )
     if run.status is None and not plan.epochs and missing_length(run, None):
         problems.append(
-            f"scripts.{plan.name}.time_limit ended the command, and how long its whole job is was "
-            f"not found: give its epochs as scripts.{plan.name}.epochs"
+            f"scripts.{plan.name}.time_limit stopped the command, and its whole length couldn't be "
+            f"found: set scripts.{plan.name}.epochs in params.yaml"
         )
     if plan.epochs and not _can_extrapolate(run):
         epochs = run.figures.epochs if run.figures else 0
         problems.append(
-            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, and "
-            f"{counted(epochs, 'epoch')} of it began: let the command train two with a DataLoader "
-            f"or `photofinish.steps`, or leave epochs out"
+            f"scripts.{plan.name}.epochs is {plan.epochs} in params.yaml, but only "
+            f"{counted(epochs, 'epoch')} began: let the command train two with a DataLoader or "
+            f"`photofinish.steps`, or remove epochs"
         )
     if problems:
-        kept = "What it measured is kept: `dvc repro --single-item compare` answers for it"
+        kept = "What it measured is kept: `dvc repro --single-item compare` answers from it"
         raise UserError(". ".join([*problems, kept]))
 
 
 def _report_missing_deps(plan: ScriptPlan, run: Watched) -> None:
-    """Name the files that the command loaded and `deps` lacks, as their edits would not run it."""
     files = filter(is_custom_file, run.process.files if run.process else ())
     loaded = {name_of(Path(file)) for file in files}
     lacking = [name for name in loaded if not any(map(Path(name).is_relative_to, plan.files))]
     if lacking:
         print(
-            f"scripts.{plan.name} loaded {', '.join(sorted(lacking))}, and its deps in params.yaml "
-            f"lack it: add it, or an edit there runs nothing again",
+            f"scripts.{plan.name} loads code that is not in its deps in params.yaml: "
+            f"{', '.join(sorted(lacking))}. Add it, or edits to it won't rerun the script",
             file=sys.stderr,
         )
 
@@ -168,18 +167,17 @@ def _can_extrapolate(run: Watched) -> bool:
 
 
 def _check_device(name: str, kind: str, run: Watched) -> None:
-    """Raise UserError if the command computed on another device than it should."""
     used = run.process and run.process.used_accelerator
     if kind == "cpu" and used:
         raise UserError(
-            f"scripts.{name}: the command used an accelerator in the CPU's run, and nothing hides "
-            f"this kind. Let it compute on the device that {PLACEHOLDER} in the command names"
+            f"scripts.{name}: the command used a GPU in its run on the CPU, and this kind can't be "
+            f"hidden. Put {PLACEHOLDER} in the command, and let the script use that device"
         )
     if kind != "cpu" and run.figures and not used:
         raise UserError(
-            f"scripts.{name}: the command did not use {kind}, so it timed no "
-            f"accelerator. Let the script compute on it if torch.cuda.is_available(), or on the "
-            f"device that {PLACEHOLDER} in the command names"
+            f"scripts.{name}: the command did not use {kind}, so no GPU was timed. Let the script "
+            f"use it if torch.cuda.is_available(), or put {PLACEHOLDER} in the command and use "
+            f"that device"
         )
 
 

@@ -29,7 +29,7 @@ def exclusive(folder: Path, *names: str, patience_seconds: float | None = None) 
         waited_seconds = 0.0
         for name in sorted(names):
             lock = FileLock(folder / f"{sha256_of_bytes(name.encode())[:16]}.lock")
-            holder = f"another process is writing {name}"
+            holder = f"the process that is using {name}"
             waited_seconds += _acquire(lock, holder, patience_seconds)
             stack.callback(lock.release)
         yield waited_seconds
@@ -46,14 +46,14 @@ def exclusive_machine(what: str) -> Iterator[float]:
     holder = ""
     with suppress(OSError):  # no file yet, or Windows, where a locked file can't be read
         holder = path.read_text(encoding="utf-8", errors="replace")
-    holder = f"{holder or 'another process'} has this machine to itself ({path})"
+    holder = f"{holder or 'another process'}: only one timed run at a time ({path})"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         waited_seconds = _acquire(lock, holder, math.inf)
     except OSError as error:
         print(
-            f"note: {path} can't be locked ({error.strerror or error}), so another timed training "
-            f"may run beside this one: set XDG_STATE_HOME to a folder that can be written",
+            f"note: can't lock {path} ({error.strerror or error}), so another timed training may "
+            f"run beside this one. Set XDG_STATE_HOME to a folder that can be written",
             file=sys.stderr,
             flush=True,
         )
@@ -63,7 +63,7 @@ def exclusive_machine(what: str) -> Iterator[float]:
         # Windows refuses to open a locked file.
         with suppress(PermissionError), path.open("r+", encoding="utf-8") as file:
             file.truncate()
-            file.write(f"process {os.getpid()}, {what},")
+            file.write(f"process {os.getpid()} ({what})")
         yield waited_seconds
     finally:
         lock.release()
@@ -84,10 +84,11 @@ def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        print(f"waiting: {holder}", file=sys.stderr, flush=True)
+        print(f"waiting for {holder}", file=sys.stderr, flush=True)
         try:
             lock.acquire(timeout=-1 if math.isinf(patience_seconds) else patience_seconds)
         except Timeout:
-            problem = f"{holder} still: wait until it is done, or end it, then run again"
-            raise UserError(problem) from None
+            raise UserError(
+                f"{holder} is still running: end it or let it finish, then run this again"
+            ) from None
     return time.monotonic() - started_seconds

@@ -29,7 +29,7 @@ from photofinish.results.measured import (
     read_measured,
     read_trained,
 )
-from photofinish.results.measured_job import script_job
+from photofinish.results.measured_job import MeasuredJob, script_job
 from photofinish.results.pass_times import ProcessTimes
 from photofinish.tracking.run_metrics import (
     KEY,
@@ -50,12 +50,14 @@ _MOST_NOTE_CHARACTERS = 4000
 """MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
 TAG_DEVICE = "photofinish.device"
-TAG_ANSWER = "photofinish.answer"
+TAG_VERDICT = "verdict"
+TAG_TIME = "time"
+"""Tag with the time of the whole job on the run's device, with ~ if it is extrapolated."""
+TAG_SAVES = "saves"
+"""Tag with the time that the GPU of the verdict saves after a rented machine's setup."""
 TAG_HOST = "host.name"
 TAG_BUSY = "photofinish.busy"
 """Tag with the load that makes times unreliable."""
-TAG_EXTRAPOLATED = "photofinish.job_extrapolated"
-"""Tag with the epochs that job_seconds is extrapolated from: from 3 of 50 epochs."""
 TAG_CURRENT = "photofinish.current"
 """Tag that is true for the experiment's result on disk, and false for earlier results."""
 TAG_TRAINING_KEY = "sha256.training_key"  # MLflow sorts by name, so these follow all others
@@ -73,8 +75,8 @@ _SOURCE = {"mlflow.source.name": "dvc repro", "mlflow.source.type": "LOCAL"}
 
 Answered = tuple[str, str, float]
 """Identity of a training: experiment, device, and start."""
-Lines = tuple[str, str]
-"""Word of an answer, and both lines of it."""
+Lines = tuple[dict[str, str], str]
+"""Tags of an answer, and both lines of it."""
 Files = list[tuple[Path, str]]
 """Files, each with its artifact folder."""
 
@@ -153,16 +155,12 @@ def training_document(
     if scores:
         values |= test_scores(scores)
         quality = f": {scores.in_words}"
-    tags = {}
-    if timings.epochs_left:
-        tags[TAG_EXTRAPOLATED] = f"from {len(history)} of {timings.planned_epochs} epochs"
-    note = _note(experiment, timings, quality, tags.get(TAG_EXTRAPOLATED))
+    note = _note(experiment, timings, quality)
     key = records.training_key(name, timings.identity)
     document = _document(name, device, "train", timings, key, note, result, mirrored, answers)
     written = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
     return replace(
         document,
-        tags=tags | document.tags,
         params=run_params(experiment, device),
         dataset=dataset_input(experiment.dataset, record.data_sha256, record.samples),
         metrics=[*training_metrics(history, timings, seeds, values)],
@@ -181,7 +179,7 @@ def _timings(folder: Path) -> tuple[records.TrainingTimes, Files]:
             return read_trained(folder)[0], [(file, MEASURED_FOLDER)]
     except UserError as error:  # it is of another training, and not measured again yet
         name = f"{folder.parent.name}/{folder.name}"
-        print(f"MLflow: {name} goes without its steps: {error}", file=sys.stderr)
+        print(f"MLflow: {name} is logged without its steps: {error}", file=sys.stderr)
     return times, []
 
 
@@ -200,7 +198,7 @@ def _document(
     name: str,
     device: records.DeviceLabel,
     stage: Literal["train", "script"],
-    timings: ProcessTimes,
+    timings: records.TrainingTimes | MeasuredJob,
     training_key: str,
     note: str,
     result: str,
@@ -209,12 +207,13 @@ def _document(
 ) -> RunDocument:
     """Return the document of a run that trained, still without parameters, metrics and files."""
     # Skip the answer about an earlier training.
-    if answer := answers.get((name, device, timings.started_at_unix_seconds)):
-        note = f"{answer[1]}\n\n{note}"
-        mirrored = _digest(mirrored + answer[1])
-    tags = run_tags(name, device, timings.host_name, training_key) | _machine_tags(timings)
-    if answer:
-        tags[TAG_ANSWER] = answer[0]
+    columns, lines = answers.get((name, device, timings.started_at_unix_seconds), ({}, ""))
+    left = timings.untimed_epochs if isinstance(timings, MeasuredJob) else timings.epochs_left
+    columns = columns | {TAG_TIME: f"{'~' if left else ''}{seconds(timings.whole_seconds)}"}
+    note = f"{lines}\n\n{note}".strip()
+    mirrored = _digest(json.dumps([mirrored, columns, lines]))
+    tags = run_tags(name, device, timings.host_name, training_key)
+    tags |= _machine_tags(timings) | columns
     if warnings := load_warnings(timings.load):
         tags[TAG_BUSY] = listed(warnings)
         command = measure_again([f"{stage}-{device}@{name}"])
@@ -254,13 +253,18 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
     """Return the report's answer about each training, or an empty dict before the first report."""
     table, answers = report / REPORT_TABLE, {}
     if table.is_file():
-        found = json.loads((report / REPORT_ANSWERS).read_text(encoding="utf-8"))["answers"]
-        if any("lines" not in answer for answer in found.values()):
+        found = json.loads((report / REPORT_ANSWERS).read_text(encoding="utf-8"))
+        if any("lines" not in answer for answer in found["answers"].values()):
             return {}  # a report of an older photofinish
+        shown = {next(iter(row.values())): row for row in found["overview"]}
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
-            began, answer = float(row["measured_at_unix_seconds"] or 0), found[row["experiment"]]
-            lines = answer["answer"], "\n\n".join(answer["lines"])
-            answers[row["experiment"], row["device"], began] = lines
+            name, began = row["experiment"], float(row["measured_at_unix_seconds"] or 0)
+            lines = found["answers"][name]["lines"]
+            columns = {
+                TAG_VERDICT: lines[0].replace(".", ":").partition(":")[0],
+                TAG_SAVES: shown[name].get("saves", ""),
+            }
+            answers[name, row["device"], began] = columns, "\n\n".join(lines)
     return answers
 
 
@@ -271,7 +275,6 @@ def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, 
 
 
 def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
-    """Describe the machine, the packages and the commit."""
     host, tags = timings.host, {"device.name": timings.device_name}
     if host.cpu and host.software:
         tags |= {
@@ -292,17 +295,16 @@ def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
     return tags
 
 
-def _note(
-    experiment: Experiment, timings: records.TrainingTimes, quality: str, extrapolated: str | None
-) -> str:
+def _note(experiment: Experiment, timings: records.TrainingTimes, quality: str) -> str:
     text = (
-        f"{OURS}: {experiment.model.name} trained on {experiment.dataset} by"
+        f"{OURS}: {experiment.model.name} trained on {experiment.dataset}, using"
         f" {timings.device_name}{quality}. {len(timings.epochs)} epochs of"
         f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
     )
-    if extrapolated:
+    if timings.epochs_left:
         text += (
-            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated {extrapolated}."
+            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated from"
+            f" {len(timings.epochs)} of {timings.planned_epochs} epochs."
         )
     return text
 
@@ -319,7 +321,6 @@ def report_document(report: Path) -> RunDocument:
 
 
 def _files(folder: Path, name: str) -> Files:
-    """Return the files below a folder, each with its artifact folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return [(path, (Path(name) / path.relative_to(folder).parent).as_posix()) for path in paths]
 

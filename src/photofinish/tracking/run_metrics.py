@@ -85,7 +85,6 @@ def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
 
 
 def _measured(timings: ProcessTimes, *, has_steps: bool) -> dict[str, float | None]:
-    """Return the measured figures by their names in MLflow."""
     figures = figures_in(timings, has_steps=has_steps)
     return {figure.mlflow: value for figure, value in figures if figure.mlflow}
 

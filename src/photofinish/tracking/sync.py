@@ -34,14 +34,13 @@ from photofinish.tracking.store import (
 
 _VIEW = "photofinish"
 """Key of the first view of MLflow's page of runs, in the form that its button *Share* creates."""
-_ANSWER = f"tags.`{documents.TAG_ANSWER}`"
+_VERDICT = f"tags.`{documents.TAG_VERDICT}`"
 _COLUMNS = (
-    _ANSWER,
+    _VERDICT,
     "params.`device`",
+    f"tags.`{documents.TAG_TIME}`",
+    f"tags.`{documents.TAG_SAVES}`",
     "metrics.`test_accuracy`",
-    "metrics.`total_seconds`",
-    "metrics.`validation_loss`",
-    "attributes.`Dataset`",
 )
 _HARDWARE = ("host.cpu", "host.usable_cores", "host.accelerator")
 
@@ -62,7 +61,7 @@ def sync_all(
                 document = document or documents.training_document(name, device, results, answers)
             except UserError as error:  # a record of an older photofinish
                 problem = first_line(error)
-                print(f"MLflow: {name}/{device} is left out: {problem}", file=sys.stderr)
+                print(f"MLflow: {name}/{device} is not logged: {problem}", file=sys.stderr)
                 continue
             if document:
                 document = document if with_models else replace(document, model=None)
@@ -152,7 +151,7 @@ def mirror_run(store: Store, run_id: str, document: documents.RunDocument) -> No
         try:
             log_model(store, run, document)
         except UserError as error:  # custom code has changed or fails
-            print(f"MLflow: {document.name} goes without its model: {error}", file=sys.stderr)
+            print(f"MLflow: {document.name} is logged without its model: {error}", file=sys.stderr)
     _log_missing_metrics(client, run, document.metrics)
     for path, folder in document.files:
         # A training's identity determines its files. Those of other stages may change.
@@ -239,7 +238,7 @@ def bring_up_to_date(port: int) -> None:
     store = open_store(project_root(), state_folder())
     count = sync_all(store, names, Path("results"), Path("report"))
     # The columns of MLflow's page of runs, which its address then names as a view.
-    shown = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_ANSWER: 180}}
+    shown = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_VERDICT: 260}}
     tag = f"mlflow.sharedViewState.{_VIEW}"
     store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(shown))
     print(f"MLflow is up to date{f'; runs added or completed: {count}' if count else ''}")

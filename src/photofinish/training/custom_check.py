@@ -87,9 +87,9 @@ def validate_custom_model(
         first, again = step(one), step(other)
     if experiment.deterministic and (what := _difference(first, again)):
         raise UserError(
-            f"{name} doesn't repeat: two steps from the same start, on the same samples, give "
-            f"another {what}. torch, numpy.random and random are seeded: look for other random "
-            f"numbers, or the time. deterministic: false in params.yaml allows it"
+            f"{name} doesn't repeat: from the same start, on the same samples, a second step gives "
+            f"a different {what}. torch, numpy.random and random are seeded, so look for other "
+            f"random numbers, or the time. deterministic: false in params.yaml allows it"
         )
     del one, first, again  # a third copy might not fit into a GPU's memory
     restored = _copied(network, name)
@@ -98,9 +98,8 @@ def validate_custom_model(
         second, second_restored = step(other), step(restored)
     if experiment.deterministic and (what := _difference(second, second_restored)):
         raise UserError(
-            f"{name} keeps something between steps that is not in its state_dict, so no "
-            f"checkpoint or result has it: a second step gives another {what} where a new "
-            f"network gets the state after the first. Keep it in a buffer (register_buffer)"
+            f"{name} keeps state outside its state_dict, so checkpoints lose it: resumed after "
+            f"one step, the next gives a different {what}. Keep it in a buffer (register_buffer)"
         )
     if custom_step:
         return

@@ -49,7 +49,7 @@ def check_several_optimizers(experiment: params.Experiment) -> None:
     """Raise UserError for settings that only work with one optimizer."""
     if not (experiment.step and experiment.validation_step):
         raise UserError(
-            f"optimizer {experiment.optimizer.name} gives several optimizers: params.yaml needs a "
+            f"optimizer {experiment.optimizer.name} returns several, so params.yaml needs a "
             f"`step` that steps them, and a `validation_step` that returns the validation loss"
         )
     settings = {
@@ -62,7 +62,7 @@ def check_several_optimizers(experiment: params.Experiment) -> None:
     if unusable := [name for name, is_set in settings.items() if is_set]:
         raise UserError(
             f"{', '.join(unusable)} in params.yaml needs one optimizer, and "
-            f"{experiment.optimizer.name} gives several: do this in the step, or leave it out"
+            f"{experiment.optimizer.name} returns several: do this in the step, or leave it out"
         )
 
 

@@ -71,9 +71,9 @@ def failures_explained(
         text = str(error).strip()
         if match := _WORKER_FAILED.search(text):
             raise UserError(
-                f"experiments.{name}: a process that loads samples failed: {match[0]}. Most often "
-                f"memory has run out, or the shared memory (/dev/shm) that batches pass through: "
-                f"enlarge it, or lower input.workers in params.yaml (input.workers: 0 needs none)"
+                f"experiments.{name}: a DataLoader worker failed: {match[0]}. Usually memory has "
+                f"run out, or the shared memory (/dev/shm) through which workers send batches. "
+                f"Enlarge it, or lower input.workers in params.yaml (input.workers: 0 needs none)"
             ) from error
         if is_out_of_memory(error):
             line = next(filter(_OUT_OF_MEMORY.search, text.splitlines()), text or "out of memory")
@@ -117,5 +117,5 @@ def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
     return (
         f"model {experiment.model.name} can't be trained on this device with the same result each "
         f"time: torch has no deterministic {text.split()[0]}. Choose another model in params.yaml "
-        f"({key}), or allow that results differ (deterministic: false)"
+        f"({key}), or let results differ (deterministic: false)"
     )

@@ -105,9 +105,9 @@ class LoadedSamples(Dataset[Batch]):
         changed = transform(item, row, epoch, repeat)
         if not self._may_change and _kind(changed) != _kind(item):
             raise UserError(
-                f"transform {transform.name} returns {_kind(changed)} for {_kind(item)}: samples "
-                f"of validation aren't transformed, so shape and type must stay. With an "
-                f"eval_transform beside it in params.yaml, both may change them"
+                f"transform {transform.name} returns {_kind(changed)} for {_kind(item)}. Samples "
+                f"of validation aren't transformed, so shape and type must stay the same. With an "
+                f"eval_transform next to it in params.yaml, both may change them"
             )
         return item, changed, target
 
@@ -124,9 +124,9 @@ class LoadedSamples(Dataset[Batch]):
         if self._may_change and is_normalised != (_dtypes(item) == _dtypes(trained)):
             alone = "validation" if is_normalised else "training"
             raise UserError(
-                f"input: of {_kind(item)}, transform makes {_kind(trained)}, and eval_transform "
-                f"{_kind(samples[0][1])}: mean and std would normalise samples of {alone} alone. "
-                f"Let both transforms make floats, or neither"
+                f"input: transform turns {_kind(item)} into {_kind(trained)}, and eval_transform "
+                f"into {_kind(samples[0][1])}, so mean and std would normalise {alone} samples "
+                f"alone. Let both transforms make floats, or neither"
             )
         kinds = [changed for _, changed, _ in samples]
         if self._has_collate:

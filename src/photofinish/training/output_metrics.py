@@ -42,8 +42,8 @@ def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> f
     numbers = _custom_score(metric, task, outputs, targets)
     if len(numbers) > 1:
         raise UserError(
-            f"early_stopping.monitor in params.yaml is {metric.label}, which gives "
-            f"{len(numbers)} numbers: let it give one, such as by `average: macro`"
+            f"early_stopping.monitor in params.yaml is {metric.label}, which returns "
+            f"{len(numbers)} numbers: make it return one, for example with `average: macro`"
         )
     return numbers[0] if math.isfinite(numbers[0]) else None
 
@@ -66,7 +66,7 @@ def custom_scores(
             if math.isfinite(number):
                 scores[name] = number
             else:
-                print(f"note: metric {name} gives {number}, which is left out")
+                print(f"note: metric {name} returned {number}, which is left out")
     return scores
 
 
@@ -90,7 +90,7 @@ def _custom_score(metric: Metric, task: Task, outputs: Any, targets: Any) -> lis
         numbers = torch.empty(0)
     if numbers.dim() > 1 or not numbers.numel():
         raise UserError(
-            f"metric {metric.name} gives {score!r:.100}: it must give one number, or one for each "
-            f"class or label"
+            f"metric {metric.name} returns {score!r:.100}, but must return one number, or one for "
+            f"each class or label"
         )
     return numbers.flatten().tolist()

@@ -85,8 +85,8 @@ class Validator:
         if not is_judged or not (metric or task.has_accuracy):
             source = f"{task.name} as targets" if is_judged else "a custom step"
             raise ConfigError(
-                f"early_stopping.monitor is {rule.monitor} in params.yaml, and {source} can't give "
-                f"it: follow validation_loss"
+                f"early_stopping.monitor is {rule.monitor} in params.yaml, but {source} can't give "
+                f"it: use validation_loss"
             )
         if metric:
             metric.reference.load()  # so that no epoch's time includes the import
