@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -41,3 +43,17 @@ except ImportError as error:
 _FOLDER = str(Path(__file__).parent)
 sys.path.remove(_FOLDER)
 sys.path.append(_FOLDER)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """Show a line on a terminal while this block runs. It is drawn once, so nothing timed waits."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(text), console=Console(stderr=True), auto_refresh=False, transient=True):
+        yield

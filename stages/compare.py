@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _start import run_stage
+from _start import run_stage, working
 
 from photofinish.answer.comparison import read_pair, read_script_pair, with_settings
 from photofinish.config.base import read_plan
@@ -33,17 +33,17 @@ def main() -> None:
     args = parser.parse_args()
     end_with_parent()
 
-    with Tracker() as tracker:
+    with working("comparing"), Tracker() as tracker:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
         pairs = [read_pair(name, args.results / name) for name in plan.experiments]
         pairs = with_settings(pairs, plan, references)
         scripts = [read_script_pair(one, args.results / one.name, plan) for one in plan.scripts]
-        print(write_report(pairs, args.out, scripts))
+        write_report(pairs, args.out, scripts)
         write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
         names = [*plan.experiments, *(script.name for script in plan.scripts)]
         tracker.sync(names, args.results, args.out)
-    print(f"The report: {args.out / 'index.html'}")
+    print(f"The report: {args.out / 'index.html'}. `photofinish report` prints the answers")
 
 
 if __name__ == "__main__":

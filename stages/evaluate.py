@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _start import run_stage
+from _start import run_stage, working
 
 from photofinish.config.base import read_plan
 from photofinish.config.metrics import MetricsPlan
@@ -31,16 +31,9 @@ def main() -> None:
     learned = {device: args.results / args.name / device / MODEL for device in DEVICE_LABELS}
     plan = read_plan(args.metrics, MetricsPlan)
     check_code_unchanged(plan.custom_code)
-    judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
-    write_evaluation(judged, args.out)
-    for device, scores in judged.evaluation.devices.items():
-        others = {"test_loss": scores.test_loss, **scores.metrics}
-        texts = [
-            f"{name.replace('_', ' ')} {value:.4g}"
-            for name, value in others.items()
-            if name != scores.main
-        ]
-        print(", ".join([f"{args.name} on {device}: {scores.in_words}", *texts]))
+    with working(f"{args.name}: evaluating"):
+        judged = evaluate(args.name, learned, PackedSplit(args.data), plan.metrics)
+        write_evaluation(judged, args.out)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _start import run_stage
+from _start import run_stage, working
 
 from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
@@ -36,16 +36,17 @@ def main() -> None:
     args = parser.parse_args()
     end_with_parent()
     job = read_plan(args.job, ExperimentPlan)
-    measured = measure_job(
-        args.device,
-        args.steps,
-        args.host,
-        args.data,
-        args.weights,
-        args.out,
-        args.seconds,
-        job.epochs,
-    )
+    with working(f"{args.steps.stem} on {args.device}: measuring"):
+        measured = measure_job(
+            args.device,
+            args.steps,
+            args.host,
+            args.data,
+            args.weights,
+            args.out,
+            args.seconds,
+            job.epochs,
+        )
     if measured:  # imported now, because imports before the first step are part of the start-up
         from photofinish.reporting.job_line import job_line
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
 from pathlib import Path
 
 from _start import run_stage
 
+from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
-from photofinish.machine.fingerprint import read_machines
+from photofinish.machine.fingerprint import GpuTarget, read_machines
 from photofinish.planning.checks import (
     check_custom_code_calls,
     check_deps,
@@ -17,6 +19,7 @@ from photofinish.planning.checks import (
     unknown_machines,
 )
 from photofinish.planning.plan import write_plan
+from photofinish.wording import counted
 
 
 def main() -> None:
@@ -42,6 +45,14 @@ def main() -> None:
     args.references.mkdir(exist_ok=True)  # `compare` depends on it, and Git keeps no empty folder
     machines = read_machines(params.devices, args.machines)
     write_plan(params, args.out, args.stages, machines, args.results)
+    gpu = read_plan(args.out / "hosts/gpu.json", GpuTarget)
+    if "PHOTOFINISH_QUIET" not in os.environ:
+        why = gpu.missing
+        if "DVC_STAGE" in os.environ:
+            why = "no usable GPU found; `photofinish plan` says why"
+        jobs = counted(len(params.experiments) + len(params.scripts), "job")
+        gpus = [f" and the {each.name}" for each in gpu.accelerators[:1]] or [f" only ({why})"]
+        print(f"{jobs}, on this CPU{gpus[0]}.")
 
 
 if __name__ == "__main__":

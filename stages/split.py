@@ -27,8 +27,9 @@ def main() -> None:
 
     plan = read_plan(args.dataset, DatasetPlan)
     manifest = split(plan, read_raw(plan, args.raw), args.out)
-    print(", ".join(f"{part} {count}" for part, count in manifest.counts.items()))
-    print(f"{len(manifest.class_names)} {manifest.task}: {all_or_some(manifest.class_names)}")
+    counts = ", ".join(f"{part} {count:,}" for part, count in manifest.counts.items())
+    names = f"{len(manifest.class_names)} {manifest.task}: {all_or_some(manifest.class_names)}"
+    print(f"{args.dataset.stem}: {counts}; {names}")
 
 
 if __name__ == "__main__":

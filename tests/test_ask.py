@@ -218,7 +218,7 @@ def test_the_whole_job_is_what_the_arguments_say_and_validation_is_its_own(
     assert answer["job"]["epoch_steps"] == pytest.approx(10, rel=0.05)
     assert answer["records"]["cpu"]["operations"]["images"] == 32
     assert answer["records"]["cpu"]["validation_step_seconds"] > 0
-    unseen = "Not seen, so not counted: early stopping, what follows the last step."
+    unseen = "Not counted, as not seen: early stopping, what follows the last step."
     assert unseen in captured.out
 
 

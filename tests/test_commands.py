@@ -101,7 +101,7 @@ def test_without_git_the_pipeline_is_set_up_and_nothing_of_our_names_is_overwrit
         (repository.root / name).rmdir()
     assert "git init" in repository.photofinish("init")
     assert "digits-cnn:" in (repository.root / "params.yaml").read_text(encoding="utf-8")
-    assert "Running stage 'plan'" in repository.photofinish("plan")
+    assert repository.photofinish("plan").startswith("1 job, on this CPU only (cuda: ")
     assert not (repository.root / ".dvc/config.local").exists()  # so that `--unset` helps
     assert "./mine.py:Net" in repository.photofinish("new", "mine.py")
 
@@ -142,7 +142,7 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     assert "trained" in "".join(outputs["table"][0]["data"]["text/plain"])
     asked = "".join(line for each in outputs["ask"] for line in each["text"])
     assert "the whole run:" in asked
-    assert "Model:" in asked
+    assert "Same model: not checked where no GPU ran." in asked
 
     refused = job.run("photofinish", "init")
     assert (refused.returncode, refused.stderr.count("\n")) == (EXIT_MISTAKE, 1)

@@ -162,14 +162,14 @@ def test_models_that_differ_are_reported_with_where(make_result: MakeResult) -> 
     words = "The models first differ at the initial weights: they differ. Test accuracy"
     assert words in text_of(verdict(pair_of(make_result(), other)))
     same = verdict(pair_of(make_result(), make_result(device="gpu")))
-    assert same.model == "identical"
+    assert same.model == "yes, bit for bit"
 
 
 def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: MakeResult) -> None:
     busy = make_result(device="gpu", load=(BUSY,))
     text = text_of(verdict(pair_of(make_result(), busy)))
     assert "The machine was busy (other programs used 40% of the cores" in text
-    assert "the GPU's times are unreliable" in text
+    assert "so the GPU's times may be too long" in text
     assert "`photofinish run --force --single-item train-gpu@small-mlp && photofinish run`" in text
 
 
@@ -185,7 +185,7 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     found = why_not_known(as_result(result))
     assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
     text = text_of(verdict(pair_of(result)))
-    assert ("so the CPU's times are unreliable" in text) is (busy_stage == "train")
+    assert ("so the CPU's times may be too long" in text) is (busy_stage == "train")
     assert ("--single-item measure-cpu@small-mlp" in text) is (busy_stage == "measure")
 
 
@@ -231,17 +231,15 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
     slow_start = trained(make_result, attribution=made_up_attribution(0.05), total_seconds=40.0)
     why = verdict(pair_of(with_timings(slow_start, startup_seconds=25.0))).details[-1]
     assert why.startswith("On the CPU, gathering batches takes 62% of an epoch")
-    assert why.endswith(" And start-up is 62% of the job's 40 s.")
+    assert why.endswith(" Also, start-up is 62% of the job's 40 s.")
 
 
 def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) -> None:
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=REASON)))
     assert found.missing == "Only the CPU trained here (no accelerator: cuda: no driver)."
-    assert found.answer == (
-        "No, not for rent. 30 s here, and a machine with a GPU takes 5 min to start."
-    )
+    assert found.answer == "No, don't rent: 30 s here, and setting up a machine takes 5 min."
     assert found.details[0] == (
-        "Some CPU trained it to 75.00% test accuracy in 30 s, 2.5 s of it start-up."
+        "Trained on Some CPU to 75.00% test accuracy in 30 s, 2.5 s of that start-up."
     )
 
 

@@ -188,7 +188,7 @@ FAULTY = {
     ),
     "a counter outside the state": (
         network_file("self.t = 1.0", "self.t *= 0.9; return self.inner(x) * self.t"),
-        "not in its state_dict",
+        "keeps state outside its state_dict",
     ),
     "two outputs": (
         network_file(forward="return self.inner(x), None"),

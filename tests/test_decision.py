@@ -100,18 +100,25 @@ def test_one_measured_run_is_enough_for_a_clear_answer(
     assert worth.speedup == pytest.approx(cpu / gpu)
     assert worth.interval
     assert worth.interval[0] < cpu / gpu < worth.interval[1]
-    line, _ = verdict(pair_of(job(cpu), job(gpu, "gpu"))).lines()
-    assert line.startswith(f"{answer}. " if answer != "Can't tell" else "Can't tell yet: ")
-    assert "on the Some GPU" in line
+    line, _ = verdict(pair_of(job(cpu), job(gpu, "gpu"))).lines
+    phrases = {
+        "Yes": "Yes, use the Some GPU", "No": "No, use the CPU",
+        "Close call": "Close call, CPU or Some GPU",
+        "Can't tell": "Can't tell yet, CPU or Some GPU",
+    }  # fmt: skip
+    assert line.startswith(f"{phrases[answer]}: ")
+    assert ("on the Some GPU" if answer == "No" else "on the GPU") in line
 
 
 def test_beside_other_programs_a_gpu_here_is_compared_when_the_machine_is_idle(job: Job) -> None:
-    found = verdict(pair_of(job(125.0, load=(BUSY,)), job(80.0, "gpu")))
+    pair = pair_of(job(125.0, load=(BUSY,)), job(80.0, "gpu"))
+    found = verdict(pair)
     assert found.decision.answer == "Can't tell"
-    assert "80 s on the Some GPU, 2.1 min as busy as now on the CPU: 1.6x." in found.answer
-    assert found.answer.endswith("Machine 40% busy.")
+    assert "2.1 min on the CPU, as busy as now, 80 s on the GPU, 1.6x faster." in found.answer
+    below, *_ = legend([(pair, found.decision)], found.lines, is_asked=False)
+    assert below.startswith("The machine was busy (other programs used 40% of the CPU), so ")
     command = "`photofinish run --force --single-item train-cpu@small-mlp && photofinish run`"
-    assert found.action.startswith(f"{command} when the machine is quiet")
+    assert found.action.startswith(f"when the machine is idle, {command} (")
     assert found.busy
     assert found.busy.startswith("The machine was busy (other programs used 40% of the cores")
     # Idle, the CPU takes less than 10 s, and the GPU takes 125.
@@ -151,7 +158,7 @@ def test_a_bound_says_no_only_if_it_is_below_the_limit_at_its_end(job: Job) -> N
     ]
     assert [pair.bounds.job.as_measured < 1.5 for pair in pairs] == [True, True]
     assert [decide(each).answer for each in pairs] == ["No", "Can't tell"]
-    assert "no GPU makes it more than 1.4x faster" in verdict(pairs[0]).answer
+    assert verdict(pairs[0]).answer.endswith("(at most 1.4x faster).")
 
 
 @pytest.mark.parametrize(
@@ -265,14 +272,15 @@ def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range(job: Job
     pairs = [pair_of(each, settings=T4) for each in (sampled, with_timings(sampled, load=(BUSY,)))]
     lines = [verdict(*each).answer for each in zip(pairs, decide_all(pairs), strict=True)]
     for line in lines:
-        assert re.search(r"~[\d.]+ min as busy as now for the sweep's 2 jobs here", line)
-        assert "not known" not in line
+        assert re.search(r": ~?[\d.]+ min here, as busy as now for the sweep's 2 jobs, ", line)
+        assert not re.search("unknown|not known|rough", line)
 
 
 def test_a_gpu_that_was_busy_is_sure_beside_a_quiet_cpu(job: Job) -> None:
     busy = pair_of(job(3600.0), job(10.0, "gpu", load=(BUSY,)))
     assert decide(busy).answer == "Yes"  # idle, the GPU takes even less
-    assert verdict(busy).answer.startswith("Yes. 10 s on the Some GPU, 60 min on the CPU: 360x")
+    times = "60 min on the CPU, 10 s on the GPU, 360x faster"
+    assert verdict(busy).answer.startswith(f"Yes, use the Some GPU: {times}")
 
 
 def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:
@@ -280,15 +288,16 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
     assert decide(pair_of(alone, settings=T4)).answer == "No"
     assert decide(pair_of(seeds, settings=T4)).answer == "Probably yes"
-    assert "not 93 min for all its seeds" in verdict(pair_of(seeds, settings=T4)).answer
+    assert ": 93 min here for all seeds, " in verdict(pair_of(seeds, settings=T4)).answer
     sweep = [pair_of(alone, settings=T4)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
     assert "for the sweep's 10 jobs" in verdict(sweep[0], decisions[0]).answer
-    assert summary(decisions) == "10 Probably yes"
+    jobs = ", ".join(each.experiment for each in sweep)
+    assert summary([*zip(sweep, decisions, strict=True)]) == f"Probably yes, rent a T4: {jobs}."
     two = [pair_of(alone, settings=T4)] * 2
     line = verdict(two[0], decide_all(two)[0]).answer
-    assert re.search(r", 19 min \(\d+-\d+\) for the sweep's 2 jobs here\. It gains [\d.]+-", line)
+    assert re.search(r": 19 min \(\d+-\d+\) here for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
     *others, last = decide_all(
         [*sweep, pair_of(with_timings(alone, operations=unknown), settings=T4)]
@@ -344,34 +353,41 @@ def test_the_word_follows_from_the_numbers_on_its_line(
     if is_part:
         each = (seconds - STARTUP_SECONDS) / 100
         cpu = unevenly(cpu, *(each * (1 + 0.01 * (-1) ** n) for n in range(20)), left=80)
-    found = verdict(pair_of(cpu, settings=T4))
-    line, do = found.lines()
-    assert do.startswith("Do: ")
-    assert " Model: " in do
+    pair = pair_of(cpu, settings=T4)
+    found = verdict(pair)
+    line, do = found.lines
+    assert do.startswith("Next: ")
+    assert "Same model: not checked where no GPU ran." in legend(
+        [(pair, found.decision)], found.lines, is_asked=False
+    )
     assert ("~" in line) is True
     decision, worth = found.decision, found.decision.worth
-    here = there = 0.0
+    here, there, setup, *saves = minutes(line)  # there with its setup
+    assert setup == 5
+    ranges = re.search(r"Saves (?:([\d.]+)-)?([\d.]+) (?:min|s) \(minimum", line)
+    least, most = 0.0, 0.0
+    if ranges:
+        most, minimum = saves
+        least = most * float(ranges[1] or ranges[2]) / float(ranges[2])
+        assert minimum == 5
+        assert least <= max(0.0, here - there) * 1.02 <= most * 1.05
     if decision.answer == "Probably yes":
-        there, *_, here = minutes(line.partition(" Likely")[0].split(" after 20 of")[0])
-        assert line.startswith("Probably yes, rent a T4: ~")
+        assert line.startswith("Probably yes, rent a T4: ")
         assert here - there >= 5 * 0.95
-        assert do.startswith("Do: `photofinish rent T4`")
+        assert do.startswith("Next: `photofinish rent T4`")
     elif decision.answer == "No":
-        here, there, start, *gains = minutes(line)
-        assert line.startswith("No, not for rent. ")
-        assert start == 5
-        if gains:
-            assert gains == [pytest.approx(here - there - start, rel=0.2), 5]
-            assert gains[0] < 5 * 1.1
-        else:
-            assert here <= there + start + 0.1
+        assert line.startswith("No, don't rent: ")
+        assert most < 5 * 1.1 if ranges else here <= there + 0.1
     else:
-        assert line.startswith(("Close call. ", "Can't tell yet: "))
+        assert line.startswith(
+            ("Close call, renting a T4: ", "Can't tell yet if renting a T4 pays: ")
+        )
         low, high = worth.gained
         assert low < 5 * 60 <= high
-    if gain := re.search(r"gains (?:at most |[\d.]+-)([\d.]+) min", line):
-        (longest,) = re.findall(r"\([\d.]+-([\d.]+)(?:, [^)]*)?\) here", line)
-        assert float(gain[1]) <= float(longest)  # min, too
+        assert least <= 5 <= most
+    if ranges:
+        ((unit, longest),) = re.findall(r" (min|s) \([\d.]+-([\d.]+)\) here", line)
+        assert most <= minutes(f"{longest} {unit}")[0]
     intervals = re.findall(r"\((\d[\d.,]*)-(\d[\d.,]*)[,)]", line)
     assert all(float(high.replace(",", "")) <= 10.5 * float(low) for low, high in intervals)
 
@@ -395,12 +411,13 @@ def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
         for each in (30.0, 56.0, 70.0)
     ]
     assert [each.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
-    assert "asked" in found[1].answer
+    assert found[1].answer.endswith(" (minimum 56 min).")
     start_only = T4.model_copy(update={"rental_minutes": 56.0, "worth_saving": 0.0})
     close = verdict(pair_of(hour, settings=start_only))
-    assert close.answer.startswith("Close call. ")
-    assert "asked" not in close.answer
-    assert found[1].action.startswith("one run: stay. 2 or more: `photofinish rent T4`")
+    assert close.answer.startswith("Close call, renting a T4: ")
+    assert "minimum" not in close.answer
+    action = "for one run, stay on this CPU; for 2 or more, `photofinish rent T4` prints how"
+    assert found[1].action.startswith(action)
 
 
 FREE_T4 = Prices(accelerator_hour={"T4": 0.0})
@@ -428,20 +445,20 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     decision = decide(pair)
     found, whole = verdict(pair, decision), WholeJob("an hour", 1.0, 1.0, is_hour=True)
     pictures, left_out = job_pictures(pair, decision)
-    texts = [text_of(found), *bars(pair, decision), *legend([decision], found.lines(), None)]
+    texts = [text_of(found), *bars(pair, decision)]
+    texts += legend([(pair, decision)], found.lines, is_asked=False)
     texts += [repaid_line(JobAnswer(whole, pair, decision)) or "", *left_out]
     texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
     record = answer_record(pair, found)
     text = "\n".join([*texts, all_jobs([pair], [decision]).description, record.model_dump_json()])
-    assert not re.search(r"\brent(ed|ing)?\b|\b0 s to start|\b0 s of|\b0 s are|0\.00 USD", text)
+    assert not re.search(r"\brent(ed|ing)?\b|\b0 s of|\b0 s are|minimum 0|0\.00 USD", text)
     assert (record.about, record.action.accelerator) == ("using", None)
-    said = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?start\b", text)
+    said = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?(?:setup|start)\b", text)
     assert set(said) == ({start} if start else set())
     if not start:
-        assert "its start" not in text
-        assert "of the machine" not in text
+        assert not re.search("its start|setup|of the machine", text)
     if start is None and not settings.worth_saving:
-        assert "asked" not in text
+        assert not re.search("minimum|must save|asked", text)
     if decision.answer == "Probably yes":
         assert found.action == f"train on {with_article(settings.accelerators[0])}."
 
@@ -450,8 +467,8 @@ def test_a_gpu_with_a_price_of_the_users_is_rented_though_no_list_has_it(job: Jo
     cpu = with_timings(job(3600.0), operations=HOUR_STEP)
     settings = Terms("RTX-4090", None, 0.4).applied_to(Comparing())
     found = verdict(pair_of(cpu, settings=settings))
-    assert found.answer.startswith("Probably yes, rent an RTX-4090: ~5.5 min")
-    assert found.action == "`photofinish rent RTX-4090`."
+    assert found.answer.startswith("Probably yes, rent an RTX-4090: 60 min here, ~5.5 min")
+    assert found.action == "`photofinish rent RTX-4090` prints how, and starts nothing."
 
 
 def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown(job: Job) -> None:
@@ -502,9 +519,9 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
         for text in texts:
             if "run" not in text:
                 continue
-            runs = re.search(r"urely from (\d+) runs(?:, perhaps from (\d+))?\.", text)
+            runs = re.search(r"enting pays off after (\d+)(?:-(\d+))? runs\.", text)
             assert runs, text
-            surely, perhaps = int(runs[1]), int(runs[2] or runs[1])
+            perhaps, surely = int(runs[1]), int(runs[2] or runs[1])
             assert surely <= min(100, 10 * perhaps)
             assert decision.worth.gained_seconds > -300.0  # the start: it is faster
             named.append(seconds)
@@ -514,7 +531,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
 
 def test_without_gpus_to_rent_the_answer_says_what_has_no_estimate(job: Job) -> None:
     found = verdict(pair_of(job(62.0), settings=Comparing(accelerators=())))
-    assert found.answer.startswith("Can't tell: 62 s here, and no estimate for a GPU. ")
+    assert found.answer.startswith("Can't tell: 62 s here, but no GPU estimate (params.yaml lists ")
     assert found.decision.about == "any GPU"
 
 
@@ -527,9 +544,9 @@ def test_fewer_epochs_are_what_to_do_where_the_accuracy_was_reached_long_before(
     ]
     early = replace(cpu, history=history)
     found = verdict(pair_of(early, settings=Comparing(accelerators=())))
-    assert found.action.startswith("`epochs: 2`. Validation accuracy reached its best, 90.0%,")
+    assert found.action.startswith("set `epochs: 2`, where validation accuracy peaked at 90.0%.")
     reached = verdict(pair_of(early, settings=Comparing(accelerators=(), target_accuracy=0.8)))
-    assert "Validation accuracy reached 90.0% (`target_accuracy`) there" in reached.action
+    assert "`epochs: 2`, where validation accuracy reached its target (90.0%)." in reached.action
     cosine = {"schedule": Schedule(name="cosine")}  # two epochs of it have other rates
     experiment = early.record.experiment.model_copy(update=cosine)
     annealed = with_record(early, experiment=experiment)
@@ -594,9 +611,9 @@ def test_a_gpu_of_ones_own_is_no_faster_than_this_machine_lets_it(job: Job) -> N
 @pytest.mark.parametrize(
     ("names", "step", "why"),
     [
-        (("T4",), {"saved_activations": 10**11}, "needs at least 373 GiB, and a T4 has 16"),
+        (("T4",), {"saved_activations": 10**11}, "a step needs 373 GiB or more, and a T4 has 16"),
         (("M1",), {}, "no estimates for M1"),
-        ((), {}, "No accelerator is named"),
+        ((), {}, "params.yaml lists no GPUs"),
     ],
 )
 def test_the_reason_for_no_estimate_is_that_of_the_gpus_that_are_named(

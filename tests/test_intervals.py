@@ -47,14 +47,14 @@ def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeR
     ("startup", "epochs", "expected", "words"),
     [
         (1.0, (0.5,) * 5, 0.0, "at once"),
-        (2.0, (2.0,) * 5, 0.0, "can't tell, because its epochs may be no shorter"),
+        (2.0, (2.0,) * 5, 0.0, "at an unknown time, because its epochs may be no shorter"),
         (3.0, (1.0,) * 5, 1.0, "after 1 epoch (0 to 3)"),
         (8.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
         (2.0, (3.0,) * 5, math.inf, "never, because its epochs are no shorter"),
-        (8.0, (2.0,) * 5, math.inf, "can't tell, because its epochs may be no shorter"),
+        (8.0, (2.0,) * 5, math.inf, "at an unknown time, because its epochs may be no shorter"),
         (1.0, (2.75,) * 5, math.inf,
          "never, because its epochs are no shorter"),
-        (4.0, (1.0,), 2.0, "after 2 epochs (no interval)"),
+        (4.0, (1.0,), 2.0, "after 2 epochs (no range)"),
     ],
 )  # fmt: skip
 def test_when_a_start_up_is_repaid(

@@ -1,4 +1,4 @@
-"""A measurement that is killed leaves nothing behind, and the pipeline then measures again."""
+"""A measurement that is killed is shown, leaves nothing behind, and is then taken again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARAMS: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_a_killed_measurement_leaves_nothing_behind_and_the_next_repro_takes_it(
+def test_a_killed_measurement_leaves_nothing_behind_and_the_next_run_takes_it_and_answers(
     project: Project,
 ) -> None:
     (project.root / "net.py").write_text(NETWORK, encoding="utf-8")
@@ -48,12 +48,20 @@ def test_a_killed_measurement_leaves_nothing_behind_and_the_next_repro_takes_it(
     folder, kill = project.root / "results/mine/cpu/measured", project.root / "kill.txt"
     for number in (signal.SIGTERM, signal.SIGKILL):
         kill.write_text(str(int(number)), encoding="utf-8")
-        ran = project.run("dvc", "repro", "measure-cpu@mine")
-        assert ran.returncode != 0
+        ran = project.run("photofinish", "run")
+        assert ran.returncode == 255  # DVC's
+        assert "failed to reproduce 'measure-cpu@mine'" in ran.stderr
+        assert "Running stage" not in ran.stdout
         assert not kill.exists(), ran.stdout + ran.stderr  # it was killed while it measured
         assert not list(folder.rglob("*"))
-    output = project.repro()
-    assert output.index("\nmine on cpu: about ") < output.index("\nmine on cpu  epoch 1/2")
-    assert "waiting" not in output  # for a lock of the killed one
+    ran = project.run("photofinish", "run")
+    output = ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")  # without waiting for a killed one's lock
+    assert output.index("\nmine on cpu: about ") < output.index("\nmine on cpu  2 epochs, ")
+    *lines, last = output.splitlines()
+    assert len(lines) < 20, output
+    assert last.startswith("Next: `photofinish report --open` shows pictures")
+    answers = project.run("photofinish", "report").stdout.splitlines()[:-1]
+    assert lines[-len(answers) :] == answers
     assert [file.name for file in folder.rglob("*")] == ["measured.json"]
     assert "\nmine," in (project.root / "report/comparison.csv").read_text(encoding="utf-8")

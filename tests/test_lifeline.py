@@ -139,7 +139,7 @@ def rows(project: Project, query: str) -> list[tuple[Any, ...]]:
 def test_a_training_that_outlives_its_dvc_or_is_interrupted_resumes_as_one_run(
     project: Project,
 ) -> None:
-    with training(project, "epoch 1/") as (dvc, trainer):
+    with training(project, "Running stage 'train-cpu@short'") as (dvc, trainer):
         dvc.kill()
         dvc.wait()
         assert json.loads((project.root / ".dvc" / "tmp" / "rwlock").read_text(encoding="utf-8"))

@@ -92,7 +92,7 @@ def test_a_script_in_another_environment_is_answered_without_the_pipelines_packa
     assert asked.stdout.splitlines()[2] in html.unescape(page)
     assert "<svg" not in page
     assert "500 steps (--steps):" in asked.stdout
-    assert "Seen: 50 steps." in asked.stdout
+    assert "Watched 50 steps." in asked.stdout
 
 
 def test_what_needs_the_pipelines_packages_ends_with_their_name_and_writes_nothing(

@@ -232,7 +232,7 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
         "first forward": "a relative difference of 1e-05",
         "first gradient": "the same",
         "loss curves": "a relative difference of 0.02 in epoch 3",  # the first epoch decides
-        "test predictions": "other predictions for 1 item (12.50%)",
+        "test predictions": "different predictions for 1 item (12.50%)",
         "test accuracy": "75.00% on the CPU, 87.50% on the GPU; GPU +12.5 points (-12.7 to +32.7)",
         "final weights": "they differ",
     }
@@ -249,7 +249,7 @@ def test_trainings_that_stopped_at_other_epochs_are_compared_by_their_common_one
     timings = cpu.timings.model_copy(update={"epochs": cpu.timings.epochs[:2]})
     sooner = replace(with_record(cpu, device="gpu"), history=cpu.history[:2], timings=timings)
     found = verdict(pair_of(cpu, sooner))
-    assert found.model == "identical over the 2 epochs that both trained"
+    assert found.model == "yes, bit for bit over the 2 epochs that both trained"
     assert "on the CPU after 3 epochs and 75.00% on the GPU after 2 epochs" in text_of(found)
 
 

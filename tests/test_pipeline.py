@@ -67,7 +67,7 @@ _ONCE = {"download@digits", "split@digits", "download-weights", "compare"}
 
 @pytest.fixture(scope="module")
 def first_output() -> list[str]:
-    """List that receives the output of the first `dvc repro`."""
+    """List that receives the output of the first `photofinish run --verbose`."""
     return []
 
 
@@ -83,7 +83,9 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory, first_output: list[str]
         (project.root / name).write_text(text, encoding="utf-8")
     project.write_params(_PARAMS)
     project.commit()
-    first_output.append(project.repro())
+    ran = project.run("photofinish", "run", "--verbose")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    first_output.append(ran.stdout)
     first_output.append(project.git("status", "--porcelain"))
     project.commit()
     return project
@@ -127,17 +129,18 @@ def _dvc(project: Project, *arguments: str) -> str:
     return ran.stdout
 
 
-def test_dvc_repro_goes_from_nothing_to_the_report(
+def test_a_verbose_run_shows_dvcs_lines_and_goes_from_nothing_to_the_answers(
     project: Project, first_output: list[str]
 ) -> None:
     output, git_status = first_output
     measured = {f"{stage}@{name}" for stage in _MEASURE for name in (_INHERITS, _OWN)}
     every = _EVERY_TIME | _ONCE | _SCRIPTS | measured | _of(_INHERITS) | _of(_OWN)
     assert _stages_run(output) == every
-    ends = r"(.* to .*|as busy as now)"  # as other programs run or not
-    line = rf"{_OWN} on cpu: about .* for 3 epochs \({ends}\), without the start of MLflow"
+    ends = r"(.*-.* s|as busy as now)"  # as other programs run or not
+    line = rf"{_OWN} on cpu: about .* for 3 epochs \({ends}\), without MLflow's start-up"
     training = f"train-cpu@{_OWN}"
     assert re.search(f"^{line}$(\n.*)*^Running stage '{training}'", output, re.MULTILINE)
+    assert output.splitlines()[-1].startswith("Next: `photofinish report --open`")
     assert (project.root / "report" / "index.html").is_file()
     assert git_status == "?? dvc.lock\n?? metrics.json\n?? metrics/\n?? plots/\n"
     with (project.root / "report" / "comparison.csv").open(encoding="utf-8") as file:
@@ -252,24 +255,24 @@ def test_on_another_host_the_cpu_trains_again_and_back_home_the_old_result_is_re
 
 
 @pytest.mark.parametrize(
-    ("command", "end"),
-    [("plan", ""), ("plan", "stages:\n"), ("plan", "    deps:\n"), ("run", "    - pa")],
+    ("stages", "end"),
+    [(["plan"], ""), (["plan"], "stages:\n"), (["plan"], "    deps:\n"), ([], "    - pa")],
 )
 def test_a_lock_that_was_cut_in_writing_moves_aside_and_finished_stages_are_restored(
-    project: Project, command: str, end: str
+    project: Project, stages: list[str], end: str
 ) -> None:
     lock = project.root / "dvc.lock"
     whole = lock.read_text(encoding="utf-8")
     cut = whole[: whole.rindex(end) + len(end)] if end else ""
     lock.write_text(cut, encoding="utf-8")
-    ran = project.run("python", "-m", "photofinish", command)
+    ran = project.run("photofinish", "run", "--verbose", *stages)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    again = {"compare"} if command == "run" else set()  # DVC caches no stage with metrics
+    again = set() if stages else {"compare"}  # DVC caches no stage with metrics
     assert _stages_run(ran.stdout) == _EVERY_TIME | again
     aside = project.root / ".photofinish/dvc.lock"
     assert f"dvc.lock was cut off in writing: it is {aside} now" in ran.stderr
     assert aside.read_text(encoding="utf-8") == cut
-    assert lock.read_text(encoding="utf-8") == whole or command == "plan"
+    assert lock.read_text(encoding="utf-8") == whole or stages
 
 
 @pytest.mark.parametrize("mark", ["<<<<<<< HEAD", ">>>>>>> other"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from argparse import Namespace
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -27,7 +28,7 @@ from photofinish.answer.comparison import equal_losses, same_steps
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_time
 from photofinish.answer.word import decide_rented
-from photofinish.commands.pipeline import record_results
+from photofinish.commands import pipeline
 from photofinish.config.experiment import Optimizer, Schedule
 from photofinish.config.loader import read_params
 from photofinish.config.metrics import EarlyStopping
@@ -311,7 +312,8 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
         write_result(tmp_path / "results", result)
         if isinstance(result, Trained):
             write_scores(tmp_path / "results", result)
-    record_results("mine")
+    monkeypatch.setattr(pipeline, "enter", lambda: None)
+    pipeline.record_results(Namespace(machine="mine"))
     (reference,) = read_references(tmp_path / "reference", ["mine"])
     assert reference.experiment == "c"
     assert reference.photofinish_version == metadata.version("photofinish")

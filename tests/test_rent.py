@@ -59,7 +59,7 @@ def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> No
     empty = dict.fromkeys(("reason", "cpu_seconds", "gpu", "gpu_seconds", "speedup"))
     mine = {
         **empty, "saved_seconds": None, "answer": "No", "about": "renting",
-        "lines": ["No.", "Do: stay."], "model": "",
+        "lines": ["No, don't rent.", "Next: stay."], "model": "",
         "evidence": "estimated",
         "action": {"kind": "stay here", "text": "Stay here.", "accelerator": None},
         **{key: [] for key in ("causes", "suggestions", "speedups", "seeds")},
@@ -229,15 +229,15 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
     asked = ended("run")
     assert (asked.returncode == 0) is trains, asked.stderr
     assert ("Not trained: No" in asked.stderr) is not trains
-    rents = rf"Do: `photofinish rent \w+ -- python train.py --steps {steps} 'a b'`"
+    rents = rf"Next: `photofinish rent \w+ -- python train.py --steps {steps} 'a b'`"
     # Beside other programs, the answer of so short a sample may be to ask again.
-    is_open = trains and "when the machine is quiet" in asked.stdout
+    is_open = trains and "when the machine is idle" in asked.stdout
     assert is_open or bool(re.search(rents, asked.stdout)) is trains
     ran = (there / "runs").read_text(encoding="utf-8").splitlines()
     assert ran == [str(["--steps", steps, "a b"])] * (1 + trains)
     answers = json.loads((there / "photofinish-answer.json").read_bytes())
     assert answers[-1]["records"]["cpu"]["script"]["steps"] > 1
-    action = f"Do: {answers[-1]['answer']['action']['text']}"
+    action = f"Next: {answers[-1]['answer']['action']['text']}"
     assert is_open or bool(re.search(rents, action)) is trains
     assert "sky_workdir/ rented-T4/" in commands
 

@@ -217,7 +217,7 @@ def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakeP
     loading = pair_of(with_record(untimed, experiment=loader))
     first = [pair.renting.options[0] for pair in (timed, pair_of(untimed), loading)]
     assert [bool(each.estimate) for each in first] == [True, True, False]
-    assert "Its loading is not known: several processes." in text_of(verdict(loading))
+    assert "Loading could not be timed: several processes." in text_of(verdict(loading))
 
 
 def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(

@@ -79,9 +79,9 @@ def test_two_seeds_or_fewer_show_nothing_of_networks_that_draw(
 def test_what_is_not_shown_comes_with_its_interval_and_what_would_show_it(scored: Scored) -> None:
     text = text_of(verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))))
     assert "GPU -3.5 points (-8.5 to +1.4)" in text
-    assert "`seeds: 3` would decide" in text
+    assert "`seeds: 3` would settle it" in text
     one = text_of(verdict(pair_of(scored((262,)), scored((262,), "gpu"))))
-    assert "`seeds: 5` would decide" in one
+    assert "`seeds: 5` would settle it" in one
 
 
 def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: Scored) -> None:
@@ -89,7 +89,7 @@ def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: 
     cpu = scored((9700, 9705, 9695), items=items)
     gpu = scored((9702, 9698, 9701), "gpu", items)
     assert same_model(cpu, gpu) == "equivalent"
-    assert "equivalent (within 1 point: -0.1" in text_of(verdict(pair_of(cpu, gpu)))
+    assert "Same model: yes, within 1 point (-0.1" in text_of(verdict(pair_of(cpu, gpu)))
     assert same_model(cpu, gpu, points=0.05) == "not shown"
     fewer = scored((97, 97, 97), items=100), scored((97, 97, 97), "gpu", items=100)
     assert same_model(*fewer) == "not shown"
@@ -147,11 +147,11 @@ def test_trainings_that_part_after_their_first_epoch_are_the_same_so_far(scored:
 
     word, text = found((950,), (936,))
     assert word == "same so far"
-    assert "Model: yes so far (first step and epoch 1); at the end 1.4 points apart, as two" in text
+    assert "Same model: yes so far (first step and epoch 1); at the end 1.4 points apart, as two" in text
     assert found((950,), (936,), parts=False)[0] == "not shown"
     word, text = found((950,), (900,))
     assert word == "different"
-    assert "different: GPU -5.0 points" in text
+    assert "Same model: no, GPU -5.0 points" in text
     assert found((995,), (975,))[0] == "different"  # an error of 0.5 % varies less
     assert found((950, 951, 949), (936, 935, 937))[0] == "same so far"
     assert found((950, 951, 949), (925, 926, 924))[0] == "different"

@@ -257,7 +257,7 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
         return read_script_pair(plan, custom_files.folder / "results", Comparing())
 
-    complete, note = run_mine(WITH_LINE), "The script has changed since this result"
+    complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run` times it again."
     on_gpu = complete.model_copy(update={"device": "gpu"})
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
     assert pair().compared
@@ -295,25 +295,29 @@ for x, y in zip(inputs, targets):
 @pytest.mark.parametrize(
     ("seed", "bug", "expected"),
     [
-        ("torch.manual_seed(3)", "", "identical (the first step)"),
+        ("torch.manual_seed(3)", "", "yes, bit for bit (first step)"),
         (
             "torch.manual_seed(3)",
             "if there: net[0].register_forward_hook(lambda *run: run[2] * (1 + 2**-22))",
-            "same within rounding (the first step)",
+            "yes, within rounding (first step)",
         ),
         (
             "torch.seed()",
             "",
-            "not comparable (call `torch.manual_seed(0)` before the network is made)",
+            "can't compare; call `torch.manual_seed(0)` before building the network",
         ),
-        ("torch.manual_seed(3)", "if there: net[1] = nn.Identity()", "different in the first step"),
+        (
+            "torch.manual_seed(3)",
+            "if there: net[1] = nn.Identity()",
+            "no, the first step differs (the number of weights)",
+        ),
         (
             "torch.manual_seed(3)",
             "if there: net[2] = nn.LeakyReLU(1e-3)",
-            "different in the first step",
+            "no, the first step differs (each gradient)",
         ),
         ("torch.manual_seed(3)", "if there: nn.init.ones_(net[0].bias)", "first weights differ"),
-        ("torch.manual_seed(3)", "if there: inputs *= 2", "other inputs"),
+        ("torch.manual_seed(3)", "if there: inputs *= 2", "the first batches differ"),
     ],
 )
 def test_the_first_steps_of_both_runs_are_compared_if_the_script_seeds_them(

@@ -134,12 +134,12 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     table = {row["of"]: row for row in seeds_table(pair)}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(accuracies):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
-    details = [each for each in verdict(pair).details if each.startswith("Over 3 seeds the test")]
+    details = [each for each in verdict(pair).details if each.startswith("Over 3 seeds, the test")]
     assert len(details) == 1
 
     by_metric = evaluate("small", {"cpu": model}, packed_split, (Metric(name="auroc"),))
     write_evaluation(by_metric, results / records.EVALUATED)
-    assert "Over 3 seeds the auroc is" in text_of(verdict(read_pair("small", results)))
+    assert "Over 3 seeds, the auroc is" in text_of(verdict(read_pair("small", results)))
 
 
 def test_a_metric_that_is_no_number_for_one_seed_is_the_main_score_of_none(
@@ -159,7 +159,7 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
     gpu = with_seeds(trained(make_result, device="gpu", accuracy=0.83), 0.87, 0.91)
     pair = pair_of(cpu, gpu)
     assert (
-        "Over 3 seeds the test accuracy differs by 3.00% between the devices "
+        "Over 3 seeds, the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
     ) in text_of(verdict(pair))
     seeds = answer_record(pair, verdict(pair)).seeds
@@ -181,7 +181,7 @@ def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeRe
     changed = {"main": main, "metrics": {main: 2.0}, "seeds": (further,)}
     scores = result.scores.model_copy(update=changed)
     assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
-        "Over 2 seeds the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
+        "Over 2 seeds, the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
     )
     accuracies = over_seeds(with_seeds(trained(make_result), 0.95), 0.9)
     assert " to 100.00%). " in chance(accuracies, None)

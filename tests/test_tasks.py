@@ -331,7 +331,7 @@ def test_custom_metrics_are_functions_or_classes(
     )
     assert found == pytest.approx({"worst": 9.0, "Bias": 0.5})
     assert further(make_experiment, "values", f"{file}:nothing") == {}  # a record holds no NaN
-    assert "note: metric nothing gives nan" in capsys.readouterr().out
+    assert "note: metric nothing returned nan" in capsys.readouterr().out
     message = r"metric \./metrics\.py:table returns tensor\([\s\S]*\), but must return one number"
     with pytest.raises(UserError, match=message):
         further(make_experiment, "values", f"{file}:table")

@@ -28,7 +28,7 @@ from photofinish import wording
              float("inf"): "∞x"},
         ),
         (wording.times, {300.0: "300x", 12.2: "12x", 6.04: "6.0x", 1.04: "1.04x", 0.5: "0.50x"}),
-        (wording.factor, {0.5: "0.5x", 0.999: "1.0x", 2.04: "2.0x", 12.4: "12x", 1234.0: "1,200x"}),
+        (wording.factor, {0.5: "0.5x", 0.999: "1x", 2.04: "2x", 12.4: "12x", 1234.0: "1,200x"}),
         (
             lambda amount: wording.money(amount, "EUR"),
             {0.0: "0.00 EUR", 1e-5: "under 0.01 EUR", 0.5: "0.50 EUR", 1234.567: "1,234.57 EUR"},

@@ -48,7 +48,7 @@ def ask_experiments(
             raise ConfigError(unknown_name("name", name, every))
     experiments = [name for name in params.experiments if name in (names or every)]
     scripts = [name for name in params.scripts if name in (names or every)]
-    pipeline.run_quietly(pipeline.stages_before(params, experiments))
+    pipeline.run_stages(pipeline.stages_before(params, experiments))
     settings = (terms or Terms()).applied_to(read_plan(PLAN / "compare.json", ComparePlan))
     answers = list(_sampled(experiments, limits, settings))
     for answer in answers:

@@ -155,10 +155,11 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     init.add_argument("--example", metavar="NAME", help="write this example as params.yaml")
     new = command("new", _new)
     new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
-    run = command("run", _run)
-    run.usage = "photofinish run [--example NAME] [arguments of dvc repro]"
+    run = command("run", pipeline.run)
+    run.usage = "photofinish run [--example NAME] [--verbose] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
-    command("plan", _run).set_defaults(arguments=["plan"], example=None)
+    run.add_argument("--verbose", action="store_true", help="show DVC's lines, too")
+    command("plan", _plan)
     report = command("report", pipeline.show_answers)
     forms = report.add_mutually_exclusive_group()
     forms.add_argument("--open", action="store_true", help="open report/index.html in the browser")
@@ -179,7 +180,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     gate.add_argument("--same-losses", action="store_true", help="also fail if losses changed")
     gate.epilog = f"{gate.epilog}\n\nExit codes: 1 if a training is slower, 125 if that is unclear."
-    reference = command("reference", _reference)
+    reference = command("reference", pipeline.record_results)
     reference.add_argument("--machine", metavar="NAME", help="its name (default: the hardware)")
     rent = command("rent", _rent)
     rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
@@ -213,13 +214,9 @@ def _new(args: argparse.Namespace) -> None:
     write_network(args.file)
 
 
-def _run(args: argparse.Namespace) -> None:
-    from photofinish.commands.examples import copy_example
-
+def _plan(_args: argparse.Namespace) -> None:
     pipeline.enter()
-    if args.example:
-        copy_example(args.example)
-    sys.exit(pipeline.repro(args.arguments))
+    pipeline.run_stages(["plan"], shows_plan=True)
 
 
 def _gate(args: argparse.Namespace) -> None:
@@ -230,7 +227,7 @@ def _gate(args: argparse.Namespace) -> None:
         python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
     try:
         pipeline.enter()
-        pipeline.run_quietly(["split", "download-weights"])
+        pipeline.run_stages(["split", "download-weights"])
         if python:
             changes = changes_with(python, args.slower)
         else:
@@ -240,11 +237,6 @@ def _gate(args: argparse.Namespace) -> None:
     except SystemExit:  # of a stage that printed why
         sys.exit(EXIT_NOT_COMPARED)
     check(changes, same_losses=args.same_losses)
-
-
-def _reference(args: argparse.Namespace) -> None:
-    pipeline.enter()
-    pipeline.record_results(args.machine)
 
 
 def _rent(args: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -9,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,9 +48,11 @@ def find() -> Path | None:
     return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
 
 
-def run_quietly(stages: list[str]) -> None:
+def run_stages(stages: list[str], *, shows_plan: bool = False) -> None:
     """Run stages and their dependencies, if they changed. Exit if a stage fails."""
-    if status := repro(["--quiet", *stages]):
+    check_params(is_shown=shows_plan)
+    os.environ["PHOTOFINISH_QUIET"] = "1"  # to `plan`, which DVC runs again
+    if status := _repro(stages):
         sys.exit(status)
 
 
@@ -62,14 +67,36 @@ def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
     return stages
 
 
-def repro(arguments: list[str]) -> int:
-    """Check params.yaml, run `dvc repro` with these arguments, and return its status.
+def run(args: argparse.Namespace) -> None:
+    """Run stages, and exit if one fails. Unless some are named, end with the answers."""
+    enter()
+    from photofinish.commands.examples import copy_example
+    from photofinish.commands.terminal import print_answer
+    from photofinish.reporting.answers import read_answers
 
-    DVC works without Git, and with a cut dvc.lock.
+    if args.example:
+        copy_example(args.example)
+    check_params()
+    asks_dvc = {"--dry", "-i", "--interactive"} & {*args.arguments}
+    if status := _repro(args.arguments, shows_dvc=args.verbose or bool(asks_dvc)):
+        sys.exit(status)
+    if not asks_dvc and all(word.startswith("-") for word in args.arguments):
+        kept = "; `git add dvc.lock metrics plots`" if has_git() else ""
+        print_answer(
+            f"\n{read_answers()}\n"
+            f"Next: `photofinish report --open` shows pictures; change a line of "
+            f"params.yaml and run `photofinish run`{kept}."
+        )
+
+
+def _repro(arguments: list[str], *, shows_dvc: bool = False) -> int:
+    """Run `dvc repro` with these arguments, and return its status.
+
+    DVC works without Git, and with a cut dvc.lock. Unless shown, it prints problems only.
     """
     from dvc.cli import main as dvc
+    from dvc.logger import set_loggers_level
 
-    check_params()
     if _lock_is_cut():
         time.sleep(1)  # another `dvc repro` may be writing it
     if _lock_is_cut():
@@ -80,12 +107,17 @@ def repro(arguments: list[str]) -> int:
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
         dvc(["config", "--local", "core.no_scm", "true"])
-    return int(dvc(["repro", *arguments]))
+    if shows_dvc:
+        return int(dvc(["repro", *arguments]))
+    with set_loggers_level(logging.WARNING), redirect_stdout(StringIO()):
+        return int(dvc(["repro", *arguments]))
 
 
-def check_params() -> None:
+def check_params(*, is_shown: bool = False) -> None:
     """Exit with the problems in params.yaml, which DVC would read before the stage `plan` runs."""
-    if status := subprocess.run([sys.executable, str(PLAN)], check=False).returncode:
+    output = None if is_shown else subprocess.DEVNULL
+    command = [sys.executable, str(PLAN)]
+    if status := subprocess.run(command, stdout=output, check=False).returncode:
         sys.exit(status)
 
 
@@ -155,11 +187,12 @@ def show_runs(args: argparse.Namespace) -> None:
     os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
 
 
-def record_results(machine: str | None) -> None:
+def record_results(args: argparse.Namespace) -> None:
+    enter()
     from photofinish.results.references import record_all
 
     _evaluate_alone()
-    record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), machine)
+    record_all(Path("data/plan/experiments"), Path("results"), Path("reference"), args.machine)
 
 
 def _evaluate_alone() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 from rich.console import Console
 from rich.text import Text
 
@@ -20,9 +18,6 @@ _STYLES = {
 
 def print_answer(text: str) -> None:
     """Print an answer's lines, in colours on a terminal and as they are elsewhere."""
-    if not sys.stdout.isatty():
-        print(text)
-        return
     console = Console(highlight=False, soft_wrap=True)
     for line in text.splitlines():
         styled = Text(line)

@@ -30,8 +30,8 @@ from .recorder import Recorder
 
 FOLDER, TIMES_LOADING = "PHOTOFINISH_RECORDS", "PHOTOFINISH_TIMES_LOADING"
 """Variables: the folder for measurements, and whether loading is timed at the end."""
-SEEDED = "PHOTOFINISH_SEEDED"
-"""Variable: whether the script's random numbers are seeded."""
+SEEDED, MAPS_CUDA = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MAPS_CUDA"
+"""Variables: whether the script's random numbers are seeded, and whether cuda means the CPU."""
 LOCK = "running.lock"
 """File in the folder that photofinish locks. It is removed when photofinish ends regularly."""
 OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
@@ -67,6 +67,7 @@ def start() -> Recorder | None:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
         recorder.seeds = True
+    recorder.maps_cuda = MAPS_CUDA in os.environ
     calls |= {name: functools.partial(recorder.other_imported, name) for name in OTHER_LIBRARIES}
     for name in calls.keys() & sys.modules.keys():
         calls.pop(name)()

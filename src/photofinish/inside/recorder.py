@@ -21,8 +21,12 @@ from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .script_files import ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, Loaders, NamedLoader
+from .without_gpu import failure, map_cuda_to_the_cpu
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .by_hand import ByHand
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
@@ -60,14 +64,15 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
-        self.seeds = False
-        """True to seed torch once it is imported."""
+        self.seeds = self.maps_cuda = False
+        """True to seed torch once it is imported, and to let cuda mean the CPU."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
         self._is_on_cpu = True
         self._device: Device | None = None
+        self._by_hand: ByHand | None = None
         self.is_attentive = True
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
@@ -108,7 +113,12 @@ class Recorder:
             return
         from .patches import watch_torch
 
+        if self.maps_cuda:
+            map_cuda_to_the_cpu(torch)
         watch_torch(self)
+        from .by_hand import ByHand
+
+        self._by_hand = ByHand(self)
         self._torch = torch
         self.watch_forward()
         if self.seeds:
@@ -129,6 +139,8 @@ class Recorder:
 
     def named(self, loader: Any) -> NamedLoader:
         """Return a loader that a script names as the training's."""
+        if self._by_hand:
+            self._by_hand.end()
         return NamedLoader(self, loader)
 
     def loader_begins(self, loader: Any, key: Any) -> int:
@@ -164,10 +176,13 @@ class Recorder:
             self._device.begin_event()
         self._note_seen()
 
-    def named_batch_ended(self) -> None:
-        """End a period of a script in which no optimizer's step was seen, such as in a graph."""
+    def step_ended_without_optimizer(self, tensors: Sequence[Any] = ()) -> None:
+        """End a period of a script in which no optimizer's step was seen, such as in a graph.
+
+        The tensors are on the device that computes.
+        """
         if self._first_step_at is None:
-            self._add_optimizer(NAMED, [])
+            self._add_optimizer(NAMED, tensors)
         if self._optimizers.has_only_named:
             self._steps[0] += 1
             self._end_period(_clock())
@@ -245,9 +260,11 @@ class Recorder:
             self._end_run()  # it may begin another training
             number = self._add_optimizer(id(optimizer), weights)
         self._optimizers.keep(optimizer, number)
+        if self._by_hand:
+            self._by_hand.end()
         return number
 
-    def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
+    def _add_optimizer(self, key: Any, weights: Sequence[Any]) -> int:
         had_only_named = self._optimizers.has_only_named
         number = self._optimizers.add(key)
         if had_only_named:
@@ -385,6 +402,7 @@ class Recorder:
             if any(self._steps):  # of an optimizer that ends no period
                 self._end_block(self._stepped_at)
             self._lines.add_memory()
+        self._note(kind="failure", value=failure())
         self._note(kind="end", at=_clock())
         if self._first_step_at is not None and not hasattr(sys, "last_value"):
             self.is_nested = True

@@ -176,12 +176,13 @@ def check_machine(title: str, planned: CpuTarget | GpuTarget, remedy: str) -> No
 
 
 def report_missing(title: str, planned: CpuTarget | GpuTarget, reason: str) -> None:
-    """Print that a device is missing. Raise UserError if the settings require it."""
+    """Print why a device is missing, unless `plan` did. Raise UserError if it is required."""
     if isinstance(planned, GpuTarget) and planned.if_missing == "fail":
         raise UserError(
             f"{reason} (devices.gpu.if_missing in params.yaml is 'fail'; 'skip' records it)"
         )
-    print(f"{title}: unavailable. {reason}", file=sys.stderr)
+    if not (isinstance(planned, GpuTarget) and planned.missing):
+        print(f"{title}: skipped, {reason}", file=sys.stderr)
 
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:

@@ -16,6 +16,7 @@ from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.load import load_warnings, share_of_others
 from photofinish.reporting.causes import (
+    MUCH_WAITING,
     bound_share,
     how_known,
     not_known,
@@ -61,7 +62,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         speedup="" if worth.terms.worth_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
-        waits=_waits(worth),
+        waits=_waits(pair, worth),
         cost=cost_text(worth.gpu) if worth.gpu else "",
         cause=_cause(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
         unknown=_unknown(pair, worth),
@@ -206,13 +207,14 @@ def saves_text(worth: Worth) -> str:
     return say("saves", gained=saving, worth=worth) if saving else ""
 
 
-def _waits(worth: Worth) -> str:
+def _waits(pair: Comparison, worth: Worth) -> str:
     """Return what a GPU would wait for during most of its time, or an empty text."""
     estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
     if estimate is None or worth.jobs > 1:
         return ""
     share = 1 - estimate.steps_seconds / estimate.epoch_seconds
-    if share > MOST_OF_IT:
+    is_loading = pair.cpu.settings or pair.cpu.waiting_share > MUCH_WAITING  # or other work
+    if share > MOST_OF_IT and is_loading:
         return say("waits for data", share=share)
     return say("waits for launches") if estimate.larger_batch else ""
 

@@ -24,6 +24,7 @@ from photofinish.reporting.causes import MUCH_WAITING
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import between, counted, gibibytes, is_wide, seconds
 
@@ -155,6 +156,8 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     seen = say("watched", count=counted(steps, "step" if watched else unit))
     if watched and steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
+    script = run.timings.script if isinstance(run.timings, MeasuredJob) else None
+    seen += f" {say('mapped', script=script)}" if script and script.cuda_at else ""
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 
 from photofinish.answer.times import job_time
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.reporting.say import say
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import experiment_job
-from photofinish.wording import seconds
+from photofinish.wording import between, seconds
 
 
-def job_line(measured: Measured, job: Experiment) -> str:
-    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11 s to 13 s), without ...`."""
+def job_line(measured: Measured, job: ExperimentPlan) -> str:
+    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11-13 s), without ...`."""
     times = experiment_job(measured, job)
     low, high = job_time(times, with_seeds=True).interval
     spread = "as busy as now" if times.busy else "by one part of it"
     if math.isfinite(high):
-        spread = f"{seconds(low)} to {seconds(high)}"
+        spread = between((low, high))
+    if job.time_limit_seconds and job.time_limit_seconds < times.job_seconds:
+        spread += f"; it stops after {seconds(job.time_limit_seconds)}"
     return say(
         "job line",
         it=measured,

@@ -75,7 +75,7 @@ def _write(path: Path, text: str) -> None:
 
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
     """Return the answers with their evidence, cut to the length of a comment on GitHub."""
-    lines = ["# photofinish", "", answers.summary, ""]
+    lines = ["# photofinish", "", markdown_text(answers.summary), ""]
     for each in verdicts:
         first, second = answers.answers[each.experiment].lines
         lines.append(f"* **{markdown_text(each.experiment)}**: {markdown_text(first)}")

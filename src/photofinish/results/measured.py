@@ -84,6 +84,8 @@ class ScriptFacts(Record):
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
     ended: str | None = None
     """Reason why the script failed or was stopped. None if it ended by itself."""
+    cuda_at: str = ""
+    """Line that asks for a GPU without checking, if cuda meant the CPU in this run."""
     is_bound: bool = False
     """True if no step could be timed in the time that one step took at least."""
     metrics: dict[str, float | None]

@@ -17,7 +17,6 @@ from photofinish.runs.training import Training
 from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
-from photofinish.wording import seconds
 
 Epochs = tuple[EpochTiming, ...]
 
@@ -41,7 +40,6 @@ def train_repeats(first: Training, monitor: LoadMonitor) -> tuple[Epochs, ...]:
         check_repeat(first.trainer, again.trainer, first.setup.run.name, number)
         repeats.append(tuple(again.trainer.progress.timings))
         spent_seconds += passed_seconds(repeats[-1])
-        first.say(f"repeat {number} of {count}: {seconds(passed_seconds(repeats[-1]))}")
     return tuple(repeats)
 
 

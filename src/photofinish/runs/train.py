@@ -10,7 +10,6 @@ from __future__ import annotations
 import torch
 
 from photofinish.files import state_folder
-from photofinish.machine.load import load_warnings
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.finished import keep_result
@@ -71,7 +70,7 @@ def _train_own_seed(
     setup = Setup(run, device, team)
     training = FirstTraining(setup, clock)
     instruments = Instruments(training)
-    with training.shown():
+    with training.display.bar:
         training.restore()
         with clock.excluded():
             warm_up = training.trainer.prepare()
@@ -86,9 +85,7 @@ def _train_own_seed(
         repeats = train_repeats(training, instruments.monitor)
     if team.is_main:
         write_model(training)
-        for warning in load_warnings(instruments.load):
-            training.say(f"these times are unreliable: {warning}")
-    return timings_of(
+    timings = timings_of(
         training,
         clock,
         instruments,
@@ -96,3 +93,5 @@ def _train_own_seed(
         warm_up_seconds=warm_up.seconds,
         total_seconds=clock.elapsed_seconds(),
     )
+    training.display.ended(timings, run.costs.so_far(timings.total_seconds))
+    return timings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from photofinish.runs.initial_record import JobClock
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore
-from photofinish.wording import seconds
 
 
 class Training:
@@ -42,7 +40,7 @@ class Training:
         self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self.trainer = setup.new_trainer(network)
         self.trainer.last_epoch = last_epoch
-        self.display = TrainingDisplay(self._title, self.trainer)
+        self.display = TrainingDisplay(self._title, self.trainer, is_shown=self.team.is_main)
         self._store = CheckpointStore(setup.run.checkpoint_folder() / name.replace(" ", "-"))
         self._epochs_saved = 0
         self.checkpoint_seconds = 0.0
@@ -52,17 +50,6 @@ class Training:
     def epoch_weights(self, epoch: int) -> Path:
         """Return the file for the weights after an epoch, if `save_weights` is every_epoch."""
         return self._store.folder / records.EPOCHS / f"epoch-{epoch:04d}.safetensors"
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show the progress in this block, on rank 0."""
-        with self.display if self.team.is_main else nullcontext():
-            yield
-
-    def say(self, text: str) -> None:
-        """Print a line on rank 0."""
-        if self.team.is_main:
-            self.display.say(text)
 
     def spent_seconds(self) -> float:
         """Return the time that counts for the budget."""
@@ -84,11 +71,11 @@ class Training:
         self.trainer.load_state_dict(state["trainer"])
         self._epochs_saved = self.trainer.progress.epochs_done
         self.resumed_at_epochs = (*state["resumed_at_epochs"], self._epochs_saved)
-        self.say(f"resumes after epoch {self._epochs_saved}")
+        self.display.say(f"resumes after epoch {self._epochs_saved}")
 
     def run(self, epoch_ended: Callable[[], None] | None = None) -> None:
         """Train the epochs that are left, warm-up included."""
-        with self.shown():
+        with self.display.bar:
             self.restore()
             if self.trainer.epochs_left():
                 self.trainer.prepare()
@@ -105,7 +92,7 @@ class Training:
             self._epoch_trained(metrics.epoch)
             if self.team.is_main:
                 spent = self._costs.so_far(self.spent_seconds())
-                self.display.epoch_ended(metrics, timing, self._epochs_to_come(), spent)
+                self.display.epoch_ended(metrics, self._epochs_to_come(), spent)
                 # The last one, too, before the trainer loads the weights of the best epoch.
                 if self._store.is_due() or not self.trainer.epochs_left():
                     self.save()
@@ -168,11 +155,9 @@ class FirstTraining(Training):
     def _end_in_time(self) -> None:
         """End here if the next epoch would exceed the time limit. Rank 0 decides for all."""
         limit_seconds = self.setup.run.experiment.time_limit_seconds
-        if limit_seconds and self.trainer.epochs_left():
-            epochs_to_come = self.team.broadcast_object(self._epochs_to_come())
-            if epochs_to_come == 0:
-                epoch = self.trainer.last_epoch = self.trainer.progress.epochs_done
-                self.say(f"ends after epoch {epoch}: time_limit {seconds(limit_seconds)}")
+        is_limited = limit_seconds and self.trainer.epochs_left()
+        if is_limited and self.team.broadcast_object(self._epochs_to_come()) == 0:
+            self.trainer.last_epoch = self.trainer.progress.epochs_done
 
     def _epoch_trained(self, epoch: int) -> None:
         self._end_in_time()

@@ -2,77 +2,73 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
-from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.machine.load import load_warnings
+from photofinish.results import EpochMetrics, passed_seconds
+from photofinish.results.records import TrainingTimes
 from photofinish.training.trainer import Trainer
-from photofinish.wording import seconds
+from photofinish.wording import counted, seconds
 
-_LEAST_LEFT_SECONDS = 10.0
-_LAST_EPOCHS = 100
-"""Number of last epochs whose median gives the time left."""
+_LEAST_LEFT_SECONDS = 60.0
+"""A log has no epoch of a training that ends sooner, whose last line says all."""
 
 
 class TrainingDisplay:
-    """Display of a training's progress: a bar on a terminal, else one line for each epoch."""
+    """Display of a training on rank 0: a bar on a terminal, else at most ten epochs."""
 
-    def __init__(self, title: str, trainer: Trainer) -> None:
-        self._title, self._bar, self._trainer = title, _training_bar(trainer), trainer
-        self._epochs, self._images = trainer.experiment.epochs, trainer.training.image_count
-        self._bar.disable = not sys.stderr.isatty()
+    def __init__(self, title: str, trainer: Trainer, *, is_shown: bool) -> None:
+        self._title, self._trainer, self._is_shown = title, trainer, is_shown
+        self._epochs, self._tenths = trainer.experiment.epochs, -1
+        self.bar = _training_bar(trainer)
+        self.bar.disable = not (is_shown and sys.stderr.isatty())
         steps = self._epochs * trainer.steps_per_epoch
-        self._task = self._bar.add_task(title, total=steps, note="", spent="")
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        self._task = self.bar.add_task(title, total=steps, note="")
 
     def say(self, text: str) -> None:
-        """Print a line after the title, above the bar if there is one."""
-        line = f"{self._title}  {text}"
-        if self._bar.disable:
-            print(line, flush=True)
-        else:
-            self._bar.console.print(line, highlight=False, markup=False)
+        """Print a line after the title. While there is a bar, it stays below the line."""
+        if self._is_shown:
+            print(f"{self._title}  {text}", flush=True)
 
-    def epoch_ended(
-        self, metrics: EpochMetrics, timing: EpochTiming, to_come: int, spent: str = ""
-    ) -> None:
+    def epoch_ended(self, metrics: EpochMetrics, to_come: int, spent: str = "") -> None:
         """Show an epoch, the time left for `to_come` epochs, and the price `spent` so far."""
-        text = f"epoch {metrics.epoch}/{self._epochs}  loss {metrics.training_loss:.4f}"
-        if metrics.validation_loss is not None:
-            text += f"  validation {metrics.validation_loss:.4f}"
-        if metrics.validation_accuracy is not None:
-            text += f", {metrics.validation_accuracy:.2%}"
+        text = f"epoch {metrics.epoch}/{self._epochs}, {self._reached(metrics)}"
+        at_most = "at most" if self._trainer.experiment.early_stopping else ""
+        epochs = metrics.epoch + to_come
+        if not self.bar.disable:  # which ends with the time left
+            note = ", ".join(filter(None, (text, spent, at_most)))
+            self.bar.update(self._task, note=note, total=epochs * self._trainer.steps_per_epoch)
+            return
+        timings, tenths = self._trainer.progress.timings, 10 * metrics.epoch // epochs
+        left_seconds = to_come * passed_seconds(timings) / len(timings)
+        if left_seconds >= _LEAST_LEFT_SECONDS and tenths > self._tenths:
+            self._tenths = tenths
+            left = f"{at_most} {seconds(left_seconds)} left".lstrip()
+            self.say(", ".join(filter(None, (text, left, spent))))
+
+    def ended(self, timings: TrainingTimes, spent: str) -> None:
+        """Print what the training reached."""
+        trained, planned = len(timings.epochs), counted(self._epochs, "epoch")
+        parts = (
+            planned if trained == self._epochs else f"{trained:,} of {planned}",
+            self._reached(self._trainer.progress.metrics[-1]),
+            seconds(timings.total_seconds),
+            spent,
+            "machine was busy" if load_warnings(timings.load) else "",
+        )
+        self.say(", ".join(filter(None, parts)))
+
+    def _reached(self, metrics: EpochMetrics) -> str:
         if metrics.monitored is not None and (rule := self._trainer.experiment.early_stopping):
-            text += f", {rule.monitor} {metrics.monitored:.4f}"
-        if self._bar.disable:
-            text += f"  {self._images / timing.training_seconds:,.0f} samples/s"
-            outlook = ", ".join(filter(None, (_time_left(self._trainer, to_come), spent)))
-            self.say("  ".join(filter(None, (text, outlook))))
-        else:  # which has a column for the time left
-            total = (metrics.epoch + to_come) * self._trainer.steps_per_epoch
-            self._bar.update(self._task, note=text, spent=spent, total=total)
-
-
-def _time_left(trainer: Trainer, to_come: int) -> str:
-    """Return `3.0 min left`, or an empty text if the training ends soon."""
-    last = trainer.progress.timings[-_LAST_EPOCHS:]
-    epoch_seconds = statistics.median(one.training_seconds + one.validation_seconds for one in last)
-    left_seconds = epoch_seconds * to_come
-    if left_seconds < _LEAST_LEFT_SECONDS:
-        return ""
-    at_most = "at most " if trainer.experiment.early_stopping else ""
-    return f"{at_most}{seconds(left_seconds)} left"
+            return f"{rule.monitor} {metrics.monitored:.3g}"
+        if metrics.validation_accuracy is not None:
+            return f"{metrics.validation_accuracy:.1%} validation accuracy"
+        if metrics.validation_loss is not None:
+            return f"validation loss {metrics.validation_loss:.3g}"
+        return f"training loss {metrics.training_loss:.3g}"
 
 
 def _training_bar(trainer: Trainer) -> Progress:
@@ -84,13 +80,12 @@ def _training_bar(trainer: Trainer) -> Progress:
                 self.update(task.id, completed=trainer.steps_done)
             return super().get_renderable()
 
-    columns: list[ProgressColumn] = [
+    return _Polled(
         TextColumn("{task.description}"),
         BarColumn(bar_width=16),
-        TextColumn("{task.fields[note]}", table_column=Column()),  # wraps on narrow terminals
-        TextColumn("{task.fields[spent]}"),
+        TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
-    ]
-    if trainer.experiment.early_stopping:
-        columns.insert(-1, TextColumn("at most"))
-    return _Polled(*columns, console=Console(stderr=True), refresh_per_second=4)
+        console=Console(stderr=True),
+        refresh_per_second=4,
+        transient=True,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import UserError
 from photofinish.inside import hooks
-from photofinish.inside.hooks import FOLDER, LOCK, SEEDED
+from photofinish.inside.hooks import FOLDER, LOCK, MAPS_CUDA, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.scripts.output import Output
@@ -48,14 +47,9 @@ A first step may take longer, as with many accumulated gradients. So the script 
 """
 _BESIDE_TORCH = {"sklearn"}
 """Libraries that scripts import long before torch."""
-_NEEDS_GPU = re.compile(r"^(?! *File ).*(cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b)", re.I | re.M)
 _NO_STEP = (
     "no optimizer step so far. If the script is training already, its steps can't be seen; "
     "`for batch in photofinish.steps(loader)` times them"
-)
-_HARD_CODED = (
-    f" GPUs are hidden in this run. If the command names one, write {PLACEHOLDER} instead, as in "
-    f"`--device {PLACEHOLDER}`: photofinish fills in each run's device."
 )
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
@@ -93,6 +87,8 @@ class Watched:
     """Reason why it failed or was stopped."""
     output: str = ""
     """Last lines of the output, unless it was shown."""
+    cuda_at: str = ""
+    """Line that asked for a GPU without checking, if cuda meant the CPU in this run."""
 
     @property
     def least_step_seconds(self) -> float | None:
@@ -119,15 +115,18 @@ def watch(
     limits: Limits,
     takes_input: bool = False,
     is_seeded: bool = False,
+    cuda_at: str = "",
 ) -> Watched:
     """Run the command until a step's time is known or time is over, then end it.
 
-    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. Raise
-    NoStepsError if no step could be timed.
+    `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
+    fails as it asks for one, run it again with cuda meaning the CPU, because of the line `cuda_at`.
+    Raise NoStepsError if no step could be timed.
     """
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
     with recording(kind) as (folder, variables):
         variables |= dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0")
+        variables |= {MAPS_CUDA: "1"} if cuda_at else {}
         began_at, began_at_unix_seconds = _clock(), time.time()
         with (
             _Progress(kind, shows_output=limits.shows_output) as progress,
@@ -145,6 +144,10 @@ def watch(
             load.sample()
         sample.read()
     output, trained = printed.last_lines(), sample.process
+    if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
+        print(f"{at} asks for a GPU: once more, with cuda meaning the CPU", file=sys.stderr)
+        inputs = {"takes_input": takes_input, "is_seeded": is_seeded}
+        return watch(command, kind=kind, limits=limits, cuda_at=at, **inputs)
     if trained:
         trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
     watched = Watched(
@@ -158,12 +161,12 @@ def watch(
         status,
         f"exit status {status}" if status else None,
         output,
+        cuda_at,
     )
     if trained is None or watched.figures is None or trained.unseen:
         text = _no_steps(trained or Process(), status, ended_at - began_at)
         if status:
-            needs_gpu = kind == "cpu" and (limits.shows_output or _NEEDS_GPU.search(output))
-            text = f"{output}\n{text}{_HARD_CODED if needs_gpu else ''}"
+            text = f"{output}\n{text}"
         raise NoStepsError(text, watched)
     return watched
 
@@ -324,6 +327,12 @@ def _follow(
 def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
+    found = process.failure
+    if found and found.needs_gpu:
+        mend = "Remove that check, or let the command choose the CPU"
+        if not found.is_own_check:
+            mend = f"Nothing on the CPU stands in for it ({found.text})"
+        return f"{found.at} needs a GPU: `{found.line}`. {mend}."
     how = f"ended with exit status {status}"
     if status is None:
         how = f"was stopped after {seconds(ran_seconds)}"

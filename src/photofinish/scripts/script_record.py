@@ -200,6 +200,7 @@ def measured_script(
                 for file, line, what in process.stalls
             ),
             ended=run.ended,
+            cuda_at=run.cuda_at,
             is_bound=_is_bound(run),
             metrics=dict(given.metrics),
         ),

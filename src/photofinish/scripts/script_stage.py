@@ -22,7 +22,7 @@ from photofinish.custom.imports import name_of
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import kept_copy, state_folder
-from photofinish.inside.hooks import TIMES_LOADING
+from photofinish.inside.hooks import MAPS_CUDA, TIMES_LOADING
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
@@ -182,11 +182,19 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
 
 
 def _run(
-    command: str, kind: str, gpus: Sequence[int], threads: int, limit_seconds: float | None
+    command: str,
+    kind: str,
+    gpus: Sequence[int],
+    threads: int,
+    limit_seconds: float | None,
+    cuda_at: str = "",
 ) -> tuple[Watched, BaseException | None]:
-    """Run the command with its output on the terminal. Return the signal that ended this stage."""
+    """Run the command with its output on the terminal. Return the signal that ended this stage.
+
+    `cuda_at` is that of `watch`.
+    """
     with recording(kind, gpus) as (folder, variables):
-        variables |= {TIMES_LOADING: "1"}
+        variables |= {TIMES_LOADING: "1"} | ({MAPS_CUDA: "1"} if cuda_at else {})
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
         load = load_monitor(kind, variables)
         began_at, began_at_unix_seconds = time.perf_counter(), time.time()
@@ -202,6 +210,10 @@ def _run(
         sample = WatchedScript(folder)
         sample.read()
     process = sample.process
+    at = process.asks_for_gpu_at if process and not (cuda_at or stop) and kind == "cpu" else ""
+    if at:
+        print(f"{at} asks for a GPU: once more, with cuda meaning the CPU", file=sys.stderr)
+        return _run(command, kind, gpus, threads, limit_seconds, at)
     figures = process.figures() if process else None
     if status is None and figures is None:
         ended = "its time_limit, before a step was timed"
@@ -209,7 +221,8 @@ def _run(
         process.on_command_line += [Length(*each) for each in lengths_in_command([command])]
     times = began_at, ended_at, began_at_unix_seconds
     windows = tuple(load.windows)
-    return Watched(command, process, figures, *times, windows, status, ended), stop
+    run = Watched(command, process, figures, *times, windows, status, ended, cuda_at=cuda_at)
+    return run, stop
 
 
 def in_shell(command: str) -> list[str]:

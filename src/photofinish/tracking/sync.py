@@ -237,7 +237,7 @@ def bring_up_to_date(port: int) -> None:
     names = sorted(path.stem for path in paths)
     store = open_store(project_root(), state_folder())
     count = sync_all(store, names, Path("results"), Path("report"))
-    # The columns of MLflow's page of runs, which its address then names as a view.
+    # Only a shared view sets the columns of MLflow's page of runs, and always has a banner.
     shown = {"selectedColumns": _COLUMNS, "columnOrder": _COLUMNS, "columnWidths": {_VERDICT: 260}}
     tag = f"mlflow.sharedViewState.{_VIEW}"
     store.client.set_experiment_tag(store.experiment_id, tag, json.dumps(shown))

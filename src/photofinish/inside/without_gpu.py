@@ -1,0 +1,151 @@
+"""CUDA that means the CPU, for a script that asks for a GPU without checking if one is here.
+
+Functions are replaced, so no mode slows a step. `torch.cuda.is_available()` stays False.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import linecache
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+_FACTORIES = (
+    "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full",
+    "full_like", "hann_window", "linspace", "logspace", "ones", "ones_like", "rand", "rand_like",
+    "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
+    "sparse_coo_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+)  # fmt: skip
+_METHODS = "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "to"
+_ANSWERS = {
+    "current_device": 0, "get_device_capability": (0, 0), "get_device_name": "CPU",
+    "mem_get_info": (0, 0), "memory_stats": {}, "memory_summary": "",
+    "reset_peak_memory_stats": None,
+    "reset_max_memory_allocated": None, "set_device": None, "set_per_process_memory_fraction": None,
+    "set_rng_state": None, "synchronize": None,
+    "get_device_properties": SimpleNamespace(name="CPU", total_memory=0, major=0, minor=0,
+                                             multi_processor_count=0),
+}  # fmt: skip
+"""What functions of torch.cuda return that would raise an error."""
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+
+
+class _Stream:
+    """Stand-in for a stream, an event and a choice of either: all that was asked for has ended."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at = time.perf_counter()
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def record(self, *_: Any) -> None:
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end: _Stream) -> float:
+        return 1000 * (end._at - self._at)
+
+    def query(self) -> bool:
+        return True
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def map_cuda_to_the_cpu(torch: Any) -> None:
+    """Replace what moves to a GPU, creates tensors there, or asks about one."""
+    real, load = torch.device, torch.load
+
+    def on_cpu(place: Any) -> Any:
+        is_cuda = isinstance(place, int) or str(place).startswith(("cuda", "torch.cuda."))
+        return real("cpu") if is_cuda and not isinstance(place, bool) else place
+
+    def mapped(function: Callable[..., Any], first: int) -> Callable[..., Any]:
+        """Map the argument `device`, and the one at the place `first`, which may be a device."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if len(arguments) > first and isinstance(arguments[first], (str, int)):
+                place = on_cpu(arguments[first])
+                arguments = (*arguments[:first], place, *arguments[first + 1 :])
+            if "device" in named:
+                named["device"] = on_cpu(named["device"])
+            return function(*arguments, **named)
+
+        return call
+
+    class OfDevice(type):
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, real)
+
+        def __call__(cls, *place: Any, **named: Any) -> Any:
+            found = on_cpu([*place, *named.values()][0])
+            return found if found == real("cpu") else real(*place, **named)
+
+    class Generator(torch.Generator):  # type: ignore[misc]
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            return super().__new__(cls, device="cpu")
+
+    def load_on_cpu(file: Any, _place: Any = None, *arguments: Any, **named: Any) -> Any:
+        return load(file, *arguments, **{**named, "map_location": "cpu"})
+
+    def with_type(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            return function(*(each.replace("torch.cuda.", "torch.") if isinstance(each, str)
+                              else each for each in arguments), **named)  # fmt: skip
+
+        return call
+
+    # A checkpoint of this run has a device by its usual name.
+    torch.device = OfDevice("device", (), {"__module__": "torch"})
+    copyreg.pickle(real, lambda value: (torch.device, (str(value),)))  # type: ignore[arg-type]
+    torch.Generator, torch.load = Generator, load_on_cpu
+    for name in _FACTORIES:
+        setattr(torch, name, mapped(getattr(torch, name), sys.maxsize))
+    torch.set_default_device = mapped(torch.set_default_device, 0)
+    torch.set_default_tensor_type = with_type(torch.set_default_tensor_type)
+    tensor, module = torch.Tensor, torch.nn.Module
+    for name in _METHODS:
+        setattr(tensor, name, mapped(getattr(tensor, name), 1 if name == "to" else sys.maxsize))
+    module.to, tensor.type = mapped(module.to, 1), with_type(tensor.type)
+    for moved in (tensor, module, torch.UntypedStorage):
+        moved.cuda = moved.pin_memory = lambda itself, *_, **__: itself
+    to = tensor.to
+    tensor.cuda = lambda itself, *_, **__: to(itself, "cpu")  # which the search for stalls sees
+    if hasattr(torch, "accelerator"):  # from torch 2.6 on
+        torch.accelerator.synchronize = lambda *_: None
+    tensor.record_stream = lambda *_: None
+    cuda = torch.cuda
+    for name, answer in _ANSWERS.items():
+        setattr(cuda, name, lambda *_, answer=answer, **__: answer)
+    cuda.get_rng_state = torch.get_rng_state
+    for name in ("Event", "Stream", "current_stream", "default_stream", "device", "stream"):
+        setattr(cuda, name, _Stream)
+    for name in dir(cuda):
+        if name.endswith("Tensor") and hasattr(torch, name):
+            setattr(cuda, name, getattr(torch, name))
+
+
+def failure() -> dict[str, Any] | None:
+    """Return the error that ends the script, and the line of the script that asked for it."""
+    error = getattr(sys, "last_value", None)
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    own = [frame for frame in frames if not frame.filename.startswith(("<", *_LIBRARIES))]
+    if not own:
+        return None
+    line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
+    return {
+        "at": f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}",
+        "line": line,
+        "text": f"{type(error).__name__}: {error}".splitlines()[0],
+        "is_own_check": frames[-1] == own[-1] and line.startswith(("assert ", "raise ")),
+    }

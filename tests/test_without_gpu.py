@@ -1,0 +1,266 @@
+"""Scripts that insist on CUDA, or have no optimizer, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import warm_python
+from conftest import ROOT, run_command
+from watched_scripts import figures_of, recorded
+
+from photofinish.errors import UserError
+from photofinish.scripts.run_script import Limits, watch
+
+SPELLINGS = {
+    "x.cuda()": "x",
+    "x.cuda(0)": "x",
+    "x.cuda(non_blocking=True)": "x",
+    "x.cuda(device='cuda:0')": "x",
+    "x.to('cuda')": "x",
+    "x.to('cuda:0', torch.float64)": "x.to(torch.float64)",
+    "x.to(0)": "x",
+    "x.to(device='cuda', non_blocking=True)": "x",
+    "x.to(torch.device('cuda'))": "x",
+    "x.to(torch.float16)": "x.half()",
+    "x.to(other)": "x.double()",
+    "x.type(torch.cuda.DoubleTensor)": "x.double()",
+    "x.type('torch.cuda.DoubleTensor')": "x.double()",
+    "x.pin_memory()": "x",
+    "x.new_zeros(2, device='cuda')": "torch.zeros(2)",
+    "x.new_tensor([1.0], device='cuda:0')": "torch.ones(1)",
+    "net.cuda()(x)": "net(x)",
+    "net.to('cuda')(x)": "net(x)",
+    "net.to(device=torch.device('cuda', 0))(x)": "net(x)",
+    "nn.Linear(2, 3, device='cuda').weight * 0": "torch.zeros(3, 2)",
+    "nn.DataParallel(net, device_ids=[0])(x)": "net(x)",
+    "nn.Sequential(net).cuda(0)(x)": "net(x)",
+    "torch.zeros(2, device='cuda')": "torch.zeros(2)",
+    "torch.ones_like(x, device='cuda')": "torch.ones_like(x)",
+    "torch.tensor([1.0], device=torch.device('cuda'))": "torch.ones(1)",
+    "torch.arange(3, device='cuda:0')": "torch.arange(3)",
+    "torch.full((2,), 5, device=0)": "torch.full((2,), 5)",
+    "torch.cuda.FloatTensor([1.0])": "torch.ones(1)",
+    "seeded(torch.Generator(device='cuda'))": "seeded(torch.Generator())",
+    "str(torch.device('cuda:0'))": "'cpu'",
+    "isinstance(x.device, torch.device)": "True",
+    "within(torch.device('cuda'))": "torch.ones(1)",
+    "within(torch.cuda.device(0))": "torch.ones(1)",
+    "within(torch.cuda.stream(torch.cuda.Stream()))": "torch.ones(1)",
+    "within(torch.autocast('cuda'))": "torch.ones(1)",
+    "by_default(torch.set_default_device, 'cuda')": "torch.ones(1)",
+    "by_default(torch.set_default_tensor_type, 'torch.cuda.FloatTensor')": "torch.ones(1)",
+    "torch.load(saved(), map_location='cuda')": "x",
+    "torch.load(saved(), map_location=lambda storage, _: storage.cuda())": "x",
+    "torch.load(saved({'at': torch.device('cuda')}), weights_only=False)['at'].type": "'cpu'",
+    "torch.cuda.synchronize()": "None",
+    "torch.cuda.set_device(0)": "None",
+    "torch.cuda.empty_cache()": "None",
+    "torch.cuda.manual_seed_all(0)": "None",
+    "torch.cuda.max_memory_allocated()": "0",
+    "torch.cuda.reset_peak_memory_stats()": "None",
+    "torch.cuda.get_device_properties(0).total_memory": "0",
+    "torch.cuda.get_device_name(0)": "'CPU'",
+    "timed() >= 0": "True",
+    "torch.cuda.is_available()": "False",
+    "torch.cuda.amp.GradScaler().is_enabled()": "False",
+}
+"""Expressions, each with what it is by hand."""
+GIVEN = """
+import io, json, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {source!r})
+import torch
+from torch import nn
+from photofinish.inside.without_gpu import map_cuda_to_the_cpu
+
+torch.manual_seed(0)
+x, other, net = torch.randn(2), torch.ones(1, dtype=torch.float64), nn.Linear(2, 3)
+
+def seeded(generator):
+    return torch.randn(2, generator=generator.manual_seed(1))
+
+def within(context):
+    with context:
+        return torch.ones(1)
+
+def by_default(set_default, place):
+    set_default(place)
+    made = torch.ones(1)
+    set_default("cpu" if place == "cuda" else "torch.FloatTensor")
+    return made
+
+def saved(value=None):
+    file = io.BytesIO()
+    torch.save(x if value is None else value, file)
+    file.seek(0)
+    return file
+
+def timed():
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record(), end.record(), torch.cuda.current_stream().wait_event(end)
+    return begin.elapsed_time(end)
+
+def value(code):
+    made = eval(code)
+    return [str(made.dtype), made.tolist()] if isinstance(made, torch.Tensor) else made
+
+by_hand = [value(each) for each in {by_hand!r}]
+map_cuda_to_the_cpu(torch)
+print(json.dumps([[value(each) for each in {spelled!r}], by_hand]))
+"""
+TRAIN = """
+import torch
+from torch import nn
+{check}
+net = nn.Linear(8, 4){move}
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(3):
+    for x, y in torch.utils.data.DataLoader([(torch.ones(8), 1)] * 64, 8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x{move}), y{move}).backward()
+        optimizer.step()
+"""
+LIMITS = Limits(60.0, 60.0)
+BY_HAND = """
+from photofinish.inside.hooks import start
+start()
+import torch
+from torch import nn
+from torch.nn import functional
+
+torch.manual_seed(0)
+data = [(torch.randn(8, 6), torch.randint(4, (8,))) for _ in range(20)]
+net, other = nn.Linear(6, 4), nn.Linear(6, 4)
+named = {"w": torch.randn(6, 4, requires_grad=True), "b": torch.zeros(4, requires_grad=True)}
+
+class Sgd:
+    def __init__(self, weights):
+        self.weights = list(weights)
+    def step(self):
+        with torch.no_grad():
+            for weight in self.weights:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+
+own = Sgd(net.parameters())
+def loss_of(weights, x, y):
+    return functional.cross_entropy(x @ weights["w"] + weights["b"], y)
+gradient_of = torch.func.grad(loss_of)
+
+for epoch in range(3):
+    for x, y in data:
+"""
+UPDATES = {
+    "data": """
+        functional.cross_entropy(net(x), y).backward()
+        for weight in net.parameters():
+            weight.data.add_(weight.grad, alpha=-0.1)
+        net.zero_grad()
+""",
+    "no_grad": """
+        loss_of(named, x, y).backward()
+        with torch.no_grad():
+            for weight in named.values():
+                weight -= 0.1 * weight.grad
+                weight.grad.zero_()
+""",
+    "torch.func": """
+        gradients = gradient_of(named, x, y)
+        named = {name: weight - 0.1 * gradients[name] for name, weight in named.items()}
+""",
+    "two backward passes": """
+        functional.cross_entropy(net(x), y).backward()
+        functional.cross_entropy(other(x), y).backward()
+        with torch.no_grad():
+            for weight in [*net.parameters(), *other.parameters()]:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+""",
+    "an own class": """
+        functional.cross_entropy(net(x), y).backward()
+        own.step()
+""",
+    "a dict of tensors": """
+        gradients = torch.autograd.grad(loss_of(named, x, y), named.values())
+        pairs = zip(named.items(), gradients)
+        named = {key: (value - 0.1 * g).detach().requires_grad_() for (key, value), g in pairs}
+""",
+}
+
+
+def test_each_spelling_of_cuda_does_what_it_does_by_hand_on_the_cpu(tmp_path: Path) -> None:
+    texts = {"by_hand": [*SPELLINGS.values()], "spelled": [*SPELLINGS]}
+    (tmp_path / "mine.py").write_text(GIVEN.format(source=str(ROOT / "src"), **texts), "utf-8")
+    ran = run_command([warm_python.executable(), "mine.py"], tmp_path)
+    spelled, by_hand = json.loads(ran.stdout)
+    assert dict(zip(SPELLINGS, spelled, strict=True)) == dict(zip(SPELLINGS, by_hand, strict=True))
+
+
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, **parts: str) -> Any:
+    monkeypatch.chdir(folder)
+    Path("train.py").write_text(TRAIN.format(**({"check": "", "move": ""} | parts)), "utf-8")
+    return watch([sys.executable, "train.py"], kind="cpu", limits=LIMITS)
+
+
+@pytest.mark.parametrize(("move", "at"), [(".cuda()", "train.py:5"), ("", "")])
+def test_only_a_script_that_fails_without_a_gpu_runs_with_cuda_meaning_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: str, at: str
+) -> None:
+    run = watched(tmp_path, monkeypatch, move=move)
+    assert (run.cuda_at, run.status) == (at, 0)
+    assert run.figures.steps == 24
+
+
+@pytest.mark.parametrize(
+    ("check", "expected"),
+    [
+        (
+            "assert torch.cuda.is_available()",
+            "train.py:4 needs a GPU: `assert torch.cuda.is_available()`. Remove that check",
+        ),
+        (
+            "torch.distributed.init_process_group('nccl', 'tcp://127.0.0.1:0', rank=0, "
+            "world_size=1)",
+            "train.py:4 needs a GPU: `torch.distributed.init_process_group('nccl'",
+        ),
+        ("torch.cuda.CUDAGraph()", "train.py:4 needs a GPU: `torch.cuda.CUDAGraph()`. Nothing on"),
+    ],
+)
+def test_what_nothing_on_the_cpu_stands_in_for_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str, expected: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        watched(tmp_path, monkeypatch, check=check)
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_a_training_that_updates_its_weights_by_hand_has_steps_and_a_length(
+    tmp_path: Path, update: str
+) -> None:
+    process, _ = recorded(tmp_path, BY_HAND + UPDATES[update])
+    assert figures_of(process).steps == 60 - 2  # those before its line is known
+    assert [(each.name, each.value) for each in process.by_loops.values()] == [("max_steps", 60)]
+    assert (process.counts is None) is (update == "torch.func")  # which allows no hooks
+    if process.counts and update == "no_grad":  # its two products and four updates
+        assert process.counts["operations"]["flops"] == 2 * 2 * 8 * 6 * 4
+
+
+def test_a_script_with_an_optimizer_is_left_alone(tmp_path: Path) -> None:
+    script = "\n".join(
+        (
+            "from photofinish.inside.hooks import start",
+            "start()",
+            TRAIN.format(check="", move=""),
+            "print(torch.Tensor.backward.__module__, torch.autograd.grad.__module__)",
+            "print(hasattr(torch.Tensor.backward, '__wrapped__'))",
+        )
+    )
+    process, printed = recorded(tmp_path, script)
+    assert figures_of(process).steps == 24
+    assert printed.split() == [torch.Tensor.backward.__module__, "torch.autograd", "False"]
