@@ -1,1 +1,1 @@
-"""Benchmarks of the trainer beside other training loops: `make bench`, docs/evidence.md."""
+"""Benchmarks of the trainer beside other training loops: `make bench`, benchmarks/README.md."""

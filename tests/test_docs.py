@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,11 +19,15 @@ from conftest import ROOT
 from pydantic import BaseModel
 
 from photofinish.answer import estimates
-from photofinish.config import compare, datasets, devices, experiment, networks
+from photofinish.answer.prices import cheapest_machine
+from photofinish.commands import cli
+from photofinish.config import compare, datasets, devices, experiment, metrics, networks, scripts
 from photofinish.config.experiment import LoaderInput
+from photofinish.config.loader import _BUILT_IN
 
 DOCUMENTS = [
-    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "reference" / "README.md"),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(ROOT / folder / "README.md" for folder in ("benchmarks", "examples", "reference")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 USERS_PAGES = {
@@ -28,7 +35,8 @@ USERS_PAGES = {
     for path in DOCUMENTS
     if path.is_relative_to(ROOT / "docs") or path == ROOT / "README.md"
 }
-MOST_WORDS = 10_300
+MOST_WORDS = 6_400
+"""Words outside of commands and tables, which are looked up."""
 PYTHON = [
     pytest.param(code, id=f"{page}:{index}")
     for page, text in USERS_PAGES.items()
@@ -39,18 +47,53 @@ _, LAUNCH, SLOW_LAUNCH = (1e6 * seconds for seconds in estimates.LAUNCH_SECONDS)
 WRITTEN_BY_STAGES = ("FetchedWeights", "InitialWeights", "Plan")
 SETTINGS = [
     value
-    for module in (compare, datasets, devices, experiment, networks)
+    for module in (compare, datasets, devices, experiment, metrics, networks, scripts)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, BaseModel)
     if value.__module__ == module.__name__ and not name.endswith(WRITTEN_BY_STAGES)
 ]
+PARAMS = (ROOT / "docs" / "params.md").read_text(encoding="utf-8")
+TABLES = dict(re.findall(r"<!-- (\w+) -->\n\n((?:\|.*\n)+)", PARAMS))
+FIRST_SENTENCE = re.compile(r'^    (\w+): .*\n    """((?s:.*?)\.)(?:\s|")', re.MULTILINE)
+LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings.__name__)
 def test_every_setting_is_in_the_reference(settings: type[BaseModel]) -> None:
-    reference = (ROOT / "docs" / "params.md").read_text(encoding="utf-8")
-    code = " ".join(re.findall(r"`[^`]+`", reference))
+    code = " ".join(re.findall(r"`[^`]+`", PARAMS.replace("```", "")))
     assert settings.model_fields.keys() <= set(re.findall(r"[a-z_]+", code))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_settings_has_the_codes_types_defaults_and_texts(name: str) -> None:
+    (settings,) = (each for each in SETTINGS if each.__name__ == name)
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in TABLES[name].splitlines()]
+    rows = {key.strip("`"): values for key, *values in cells[2:]}
+    fields, types = settings.model_fields, settings.model_json_schema()["properties"]
+    assert rows.keys() == fields.keys()
+    bases = [base for base in settings.__mro__[::-1] if base.__module__.startswith("photofinish")]
+    texts = dict(FIRST_SENTENCE.findall("".join(map(inspect.getsource, bases))))
+    for key, (values, default, text) in rows.items():
+        assert values == (_values(types[key]) or values), key
+        own = _BUILT_IN.get(key, fields[key].default)
+        other = "required" if fields[key].is_required() else default
+        assert default == (_as_code(own) if isinstance(own, int | float | str) else other), key
+        assert text.startswith(" ".join(texts.get(key, "").split())), key
+
+
+def _values(schema: dict[str, Any]) -> str | None:
+    """Return a field's values as the page has them, or None where it has them in other words."""
+    options = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    names = [True, False] if options[0].get("type") == "boolean" else options[0].get("enum")
+    if names or len(options) > 1:
+        return ", ".join(map(_as_code, names)) if len(options) == 1 else None
+    ends = {sign: options[0].get(name, 2**31) for name, sign in LIMITS.items()}
+    limits = [f"{sign} {end:g}" for sign, end in ends.items() if end < 2**31]
+    return f"{options[0]['type']} {', '.join(limits)}" if limits else None
+
+
+def _as_code(value: Any) -> str:
+    return f"{value:g}" if type(value) in (int, float) else f"`{json.dumps(value).strip(chr(34))}`"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -70,7 +113,31 @@ def _anchors(page: Path) -> set[str]:
 
 
 def test_the_pages_for_users_are_short() -> None:
-    assert sum(len(text.split()) for text in USERS_PAGES.values()) <= MOST_WORDS
+    text = "\n".join(USERS_PAGES.values())
+    read = re.sub(r"^ *```.*?^ *```|^\|.*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"\S*\w\S*", read)) <= MOST_WORDS
+    assert "TODO" not in text
+
+
+def test_prices_hours_and_names_of_gpus_are_those_of_the_tables() -> None:
+    page = USERS_PAGES["docs/rent-buy-stay.md"]
+    prices = [price for name in compare.SHORT_LIST if (price := cheapest_machine(name))]
+    for each in prices:
+        machine = f"{each.cloud} {each.instance} | {each.region} | {each.as_of}"
+        assert f"| {each.accelerator} | {each.usd_per_hour:.3g} | {machine} |" in page
+    for card in (250, 500, 1000, 2000):
+        hours = [float(f"{card / each.usd_per_hour:.2g}") for each in prices]
+        assert f"| {card:,} USD | {' | '.join(f'{each:,.0f} h' for each in hours)} |" in page
+    names = set(re.findall(r"[A-Z][\w-]*", page.partition("## Names")[2]))
+    assert compare.accelerators().keys() <= names
+
+
+def test_every_option_is_on_the_page_of_commands() -> None:
+    page = USERS_PAGES["docs/commands.md"]
+    (choices,) = (each.choices for each in cli._parser()._actions if each.dest == "command")
+    for name, command in dict(choices or {}).items():
+        assert f"photofinish {name}" in page or f"| `{name}" in page
+        assert set(re.findall(r"--[a-z-]+", command.format_help())) <= set(page.split("`")), name
 
 
 @pytest.mark.parametrize("code", PYTHON)
@@ -122,6 +189,5 @@ def test_dvc_and_mlflow_send_no_usage_data() -> None:
 
 
 def test_the_documented_loader_has_pytorchs_defaults() -> None:
-    text = (ROOT / "docs/params.md").read_text("utf-8")
-    line = yaml.safe_load(text[text.index("{name: loader, w") :].partition("`")[0])
+    line = yaml.safe_load(PARAMS[PARAMS.index("{name: loader, w") :].partition("`")[0])
     assert LoaderInput(**line) == LoaderInput(name="loader")

@@ -1,6 +1,6 @@
 """Answers for trainings whose speed-up was published, from records with the published times.
 
-docs/seed-systems.md has the two tutorials. The steps' counts are those of the two networks.
+examples/README.md has the two tutorials. The steps' counts are those of the two networks.
 """
 
 from __future__ import annotations

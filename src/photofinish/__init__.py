@@ -22,10 +22,10 @@ def report() -> "Answers":
 
 
 def steps(loader: "Iterable[_Batch]") -> "Iterable[_Batch]":
-    """Return the loader of a training, or what times it while photofinish runs the script.
+    """Return `loader`, timed while photofinish runs the script.
 
-    It gives a training whose steps or epochs can't be seen periods and epochs: each batch ends a
-    period, unless an optimizer's step does.
+    Use it where optimizer steps or epochs can't be seen: each batch then counts as a step, unless
+    an optimizer steps.
     """
     hooks = sys.modules.get("_photofinish.hooks")
     if hooks is None and "PHOTOFINISH_RECORDS" in os.environ:  # such as with `python -I`

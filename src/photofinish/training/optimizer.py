@@ -58,7 +58,7 @@ def _pytorch_optimizer(
 ) -> Optimizer:
     """Build an optimizer of torch.optim.
 
-    SGD (except on the CPU, docs/evidence.md), Adam and AdamW are fused, unless params.yaml asks
+    SGD (except on the CPU, benchmarks/README.md), Adam and AdamW are fused, unless params.yaml asks
     for another implementation. On an accelerator, fused optimizers get their state here, because a
     captured step can't create it.
     """

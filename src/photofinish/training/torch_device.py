@@ -158,7 +158,7 @@ def memory_format(network: nn.Module, device: torch.device, precision: str) -> t
     """Return channels_last for a network that convolves, else the contiguous format.
 
     fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where
-    channels_last was not measured (docs/evidence.md has the figures). So does a custom network that
+    channels_last was not measured (figures: benchmarks/README.md). So does a custom network that
     was found to fail in channels_last.
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
