@@ -134,8 +134,8 @@ def test_dvc_repro_goes_from_nothing_to_the_report(
     measured = {f"{stage}@{name}" for stage in _MEASURE for name in (_INHERITS, _OWN)}
     every = _EVERY_TIME | _ONCE | _SCRIPTS | measured | _of(_INHERITS) | _of(_OWN)
     assert _stages_run(output) == every
-    ends = r"(.* to .*|as busy as now)"  # as other programs run or not
-    line = rf"{_OWN} on cpu: about .* for 3 epochs \({ends}\), without the start of MLflow"
+    ends = r"(.* to .*|as busy as it was)"  # as other programs run or not
+    line = rf"{_OWN} on cpu: about .* for 3 epochs \({ends}\), without MLflow's start-up"
     training = f"train-cpu@{_OWN}"
     assert re.search(f"^{line}$(\n.*)*^Running stage '{training}'", output, re.MULTILINE)
     assert (project.root / "report" / "index.html").is_file()
