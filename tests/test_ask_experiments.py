@@ -77,19 +77,19 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
         there = times.model_copy(update={"first_step": step.model_copy(update=changes)})
         found.append(model_text(Comparison(cpu, replace(cpu, device="gpu", timings=there))))
     assert found == [
-        "identical (the first step)",
-        "same within rounding (the first step)",
-        "different in the first step (first batch)",
+        "yes, bit for bit (first step)",
+        "yes, within rounding (first step)",
+        "no, the first step differs (first batch)",
     ]
     none = times.model_copy(update={"first_step": None})
     missing = model_text(Comparison(cpu, replace(cpu, device="gpu", timings=none)))
-    assert missing == "not checked (the first step is not recorded on both devices)"
+    assert missing == "not checked, as no first step was recorded on both devices"
     gpu = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
     record = measured.training.model_copy(update={"device": "gpu"})
     parts = record, gpu.timings, gpu.scores, gpu.history
     reference = reference_of("small", *parts, first_step=step)
     text = model_text(Comparison(cpu, None, references=(reference,)))
-    assert text == "first step alike* (Made-Up 100)"
+    assert text == "yes so far* (first step, Made-Up 100)"
 
 
 def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:
