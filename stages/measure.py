@@ -48,7 +48,7 @@ def main() -> None:
             job.epochs,
         )
     if measured:  # imported now, because imports before the first step are part of the start-up
-        from photofinish.reporting.job_line import job_line
+        from photofinish.reporting.extrapolated import job_line
 
         print(job_line(measured, job))
 

@@ -47,7 +47,7 @@ RUN_BY = {
     "": (
         *("config/messages.py", "config/other_names.py", "config/problems.py"),
         *("config/loader.py", "commands/cli.py", "planning/checks.py", "planning/plan.py"),
-        "reporting/job_line.py",
+        "reporting/extrapolated.py",
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),

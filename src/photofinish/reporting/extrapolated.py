@@ -1,11 +1,16 @@
-"""Times of jobs that were timed in part."""
+"""Times of jobs that were timed in part, and how long a measured job will take."""
 
 from __future__ import annotations
 
+import math
+
 from photofinish.answer.times import job_time
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.reporting.say import say
 from photofinish.results.job_times import JobTimes
-from photofinish.wording import counted, is_wide, seconds
+from photofinish.results.measured import Measured
+from photofinish.results.measured_job import experiment_job
+from photofinish.wording import between, counted, is_wide, seconds
 
 
 def timed_text(timings: JobTimes) -> str:
@@ -39,4 +44,24 @@ def caution(timings: JobTimes) -> str:
         ends=ends or f"{seconds(low)} to {seconds(high)}",
         early=early(timings),
         done=counted(round(done), unit) if is_trained else "",
+    )
+
+
+def job_line(measured: Measured, job: ExperimentPlan) -> str:
+    """Return `digits-cnn on cpu: about 12 s for 80 epochs (11-13 s), without ...`."""
+    times = experiment_job(measured, job)
+    low, high = job_time(times, with_seeds=True).interval
+    spread = "as busy as now" if times.busy else "by one part of it"
+    if math.isfinite(high):
+        spread = between((low, high))
+    if job.time_limit_seconds and job.time_limit_seconds < times.job_seconds:
+        spread += f"; it stops after {seconds(job.time_limit_seconds)}"
+    return say(
+        "job line",
+        it=measured,
+        about=times.job_seconds,
+        at_most="at most" if job.early_stopping else "",
+        epochs=job.epochs,
+        seeds=job.seeds if job.seeds > 1 else None,
+        spread=spread,
     )

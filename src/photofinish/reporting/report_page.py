@@ -18,7 +18,6 @@ from photofinish.reporting.answer_words import legend
 from photofinish.reporting.answer_words import summary as summary_of
 from photofinish.reporting.answers import Answers
 from photofinish.reporting.causes import commands, prediction, remedy_line
-from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, verdict
@@ -31,19 +30,16 @@ MOST_SHOWN = 30
 """Maximum number of experiments with details on the page."""
 _SECTIONS: dict[str, Callable[[Comparison], Table]] = {
     "Speed-ups": tables.speedup_table,
-    "Loading with more workers": tables.workers_table,
     "Is it the same model?": tables.parity_table,
     "The script's metrics": tables.metrics_table,
     "Several seeds": tables.seeds_table,
     "Recorded elsewhere": tables.references_table,
-    "Figures": figures_table,
+    "Figures": tables.figures_table,
 }
 """Function of each table by its title, which is also the template of its note.
 
 Tables without rows are not shown.
 """
-_OF_LOADING = "Loading with more workers"
-"""Title of the table that is shown only where an epoch waits for its loader."""
 
 
 @dataclass(frozen=True)
@@ -138,11 +134,8 @@ def _reasons(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> list[str]:
 
 def _details(pair: Comparison, answer: Verdict) -> Details:
     diagnoses = [found for of_device in pair.diagnoses.values() for found in of_device]
-    is_loading = any("input-bound" in (found.cause, found.likely) for found in diagnoses)
     sections = [
-        (title, found, say(title))
-        for title, table in _SECTIONS.items()
-        if (is_loading or title != _OF_LOADING) and (found := table(pair))
+        (title, found, say(title)) for title, table in _SECTIONS.items() if (found := table(pair))
     ]
     suggestions = [
         (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 
 from photofinish.answer.comparison import Comparison
+from photofinish.answer.result import Result
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
 from photofinish.machine.load import load_warnings
@@ -18,12 +18,12 @@ from photofinish.reporting.answer_words import (
     saving_text,
     there_text,
 )
+from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
 from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import VERDICT, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
 from photofinish.wording import (
-    byte_size,
     interval_text,
     is_wide,
     listed,
@@ -161,21 +161,26 @@ def metrics_table(pair: Comparison) -> Table:
     return rows
 
 
-def workers_table(pair: Comparison) -> Table:
+def figures_table(pair: Comparison) -> Table:
+    """Return a row for each known figure, with a column for each device that trained."""
+    by_device = {row["device"]: row for row in comparison_rows([pair])}
     rows = []
-    for run in pair.trained:
-        loader = run.timings.loader
-        if loader is None:
-            continue
-        for each in loader.tried_workers:
-            row = {
-                "device": run.device.upper(),
-                "workers": str(each.workers),
-                "samples/s": f"{loader.batch_size / each.batch_seconds:,.0f}",
-                "a batch": seconds(each.batch_seconds),
-                "start and end in each epoch": seconds(each.start_seconds),
-                "CPU time of a worker": seconds(statistics.fmean(each.cpu_seconds)),
-                "its memory": byte_size(max(each.memory_bytes, default=0)),
-            }
-            rows.append(row)
-    return rows
+    for column in COLUMNS:
+        cells = {"": column.label or ""}
+        for run in pair.trained:
+            value = by_device[run.device][column.name]
+            cells[run.device.upper()] = column.write(value) if is_known(value) else NOTHING
+        if column.label and {*cells.values()} != {column.label, NOTHING}:
+            rows.append(cells)
+    steps = {run.device.upper(): _steps(run) for run in pair.trained}
+    return [*rows, {"": "steps", **steps}] if {*steps.values()} != {NOTHING} else rows
+
+
+def _steps(run: Result) -> str:
+    """Return how a GPU was given its steps, if in graphs or if there is a reason why not."""
+    taken = run.trained.timings.steps_taken if run.trained else None
+    if run.device == "cpu" or not taken:
+        return NOTHING
+    if taken.kind == "graph":
+        return say("in graphs of", at_once=taken.at_once)
+    return say("one by one", why=taken.why) if taken.why else NOTHING

@@ -292,7 +292,6 @@ TEMPLATES = {
     # Tables.
     "Speed-ups": "The CPU's time divided by the GPU's. A script's step is the mean of an epoch, "
     "without the wait for its batch. No winner is named where the range spans 1 or isn't known.",
-    "Loading with more workers": "Timed without steps. A worker's CPU time is for four batches.",
     "Is it the same model?": "Compared from the start of training to its end.",
     "The script's metrics": "",
     "Several seeds": "How much chance changes the result.",
