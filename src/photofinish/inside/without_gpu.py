@@ -8,6 +8,7 @@ from __future__ import annotations
 import copyreg
 import functools
 import linecache
+import re
 import sys
 import sysconfig
 import time
@@ -33,6 +34,7 @@ _ANSWERS = {
                                              multi_processor_count=0),
 }  # fmt: skip
 """What functions of torch.cuda return that would raise an error."""
+_OF_GPU = re.compile(r"cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b", re.I)
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
 
 
@@ -136,16 +138,16 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
 
 
 def failure() -> dict[str, Any] | None:
-    """Return the error that ends the script, and the line of the script that asked for it."""
+    """Return the error that ends the script as it has no GPU, and the script's line, or None."""
     error = getattr(sys, "last_value", None)
     frames = traceback.extract_tb(error.__traceback__) if error else []
     own = [frame for frame in frames if not frame.filename.startswith(("<", *_LIBRARIES))]
     if not own:
         return None
     line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
-    return {
-        "at": f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}",
-        "line": line,
-        "text": f"{type(error).__name__}: {error}".splitlines()[0],
-        "is_own_check": frames[-1] == own[-1] and line.startswith(("assert ", "raise ")),
-    }
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    if not _OF_GPU.search(f"{text} {line}"):
+        return None
+    is_own_check = frames[-1] == own[-1] and line.startswith(("assert ", "raise "))
+    at = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
+    return {"at": at, "line": line, "text": text, "is_own_check": is_own_check}

@@ -14,7 +14,7 @@ from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import loads_longer_than_it_starts
-from photofinish.machine.load import load_warnings, share_of_others
+from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import (
     MUCH_WAITING,
     bound_share,
@@ -125,9 +125,8 @@ def _here(pair: Comparison, worth: Worth, kind: str) -> str:
     """Return the time here as it stands in the first line."""
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
         return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
-    places = {"GPU no": "on it"}
-    default = "on the CPU" if worth.about == "the GPU here" else "here"
-    return here_text(pair, worth, say(places.get(kind, default)))
+    place = say("on the CPU" if worth.about == "the GPU here" else "here")
+    return here_text(pair, worth, place)
 
 
 def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
@@ -211,6 +210,8 @@ def _waits(pair: Comparison, worth: Worth) -> str:
     """Return what a GPU would wait for during most of its time, or an empty text."""
     estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
     if estimate is None or worth.jobs > 1:
+        return ""
+    if estimate.startup_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
         return ""
     share = 1 - estimate.steps_seconds / estimate.epoch_seconds
     is_loading = pair.cpu.settings or pair.cpu.waiting_share > MUCH_WAITING  # or other work
@@ -332,15 +333,6 @@ def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
     return say("measure again", took=took_seconds, command=command)
 
 
-def busy_text(pair: Comparison) -> str | None:
-    """Return a note if the machine was busy, or None."""
-    busy = {run.device: found for run in pair.trained if (found := load_warnings(run.timings.load))}
-    if not busy:
-        return None
-    whose = [say("whose", device=device.upper()) for device in busy]
-    return say("busy times", why=next(iter(busy.values()))[0], whose=whose)
-
-
 def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:
     """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
     jobs: dict[str, list[str]] = defaultdict(list)
@@ -362,9 +354,8 @@ def legend(
         jobs = [pair.experiment for pair in busy] if len(answers) > 1 else []
         lines.append(say("legend of busy", jobs=jobs, share=share))
     for worth in (each.worth for _, each in answers if each.worth.is_elsewhere):
-        names = {"option": say("option of setup") if is_asked else ""}
-        names["keys"] = "" if is_asked else say("keys of renting")
-        line = say(f"legend of {worth.about}", terms=worth.terms, **names)
+        keys = say("keys of ask" if is_asked else "keys of renting")
+        line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)
         if worth.terms.worth_seconds and line not in lines:
             lines.append(line)
     text = " ".join(texts)

@@ -28,7 +28,7 @@ TEMPLATES = {
     # The first line: the phrase, the time here, the time there with a machine's setup.
     "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
     "{worth.limit:limit} faster).",
-    "no by loading": "{phrase}: data loading is {share:.0%} of each epoch, {here} (at most "
+    "no by loading": "{phrase}: {here}, and data loading is {share:.0%} of each epoch (at most "
     "{worth.limit:limit} faster).",
     "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
     "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
@@ -51,14 +51,13 @@ TEMPLATES = {
     # Its times.
     "here": "here",
     "on the CPU": "on the CPU",
-    "on it": "on it",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
     "busy": "{busy:time}[ {place}], as busy as now",
     "busy or idle": "{idle:time}[ {place}] when idle, {busy:time} as busy as now",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
-    "of a sweep": "{time} for the sweep's {jobs:n job}",
-    "of all seeds": "{time} for all seeds",
+    "of a sweep": "{time}, for the sweep's {jobs:n job}",
+    "of all seeds": "{time}, for all seeds",
     "unsure": "very rough",
     "not known there": "an unknown time",
     "at least": "at least {least}",
@@ -75,7 +74,7 @@ TEMPLATES = {
     # Why an answer is open.
     "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
     "unknown loading": "loading could not be timed: {why}",
-    "uncounted": "no formula for {names}",
+    "uncounted": "no formula for the operator {names}",
     "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
     "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
@@ -100,7 +99,7 @@ TEMPLATES = {
     "target reached": "validation accuracy reached its target ({fewer.accuracy:.1%})",
     "best reached": "validation accuracy peaked at {fewer.accuracy:.1%}",
     "measure again": "when the machine is idle, `{command}` (up to {took:time}).",
-    "measure longer": "set `time_limit: {limit} s` in params.yaml ({more:time} more).",
+    "measure longer": "set `time_limit: {limit} s` in params.yaml (trains {more:time} longer).",
     "sample longer": "ask again with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
     "ask again": "ask again when the machine is idle ({took:time}).",
@@ -110,7 +109,7 @@ TEMPLATES = {
     "stay here": "stay on this CPU.",
     "stay here for few": "stay on this CPU. {runs}.",
     "rent for some": "for one run, stay on this CPU; for {action.runs.surely} or more, {rent}.",
-    "runs": "Renting pays off after {runs} runs",
+    "runs": "Renting once for {runs} runs pays off",
     "GPU of yours": "On {gpu} of your own: {speedup}.",
     # The second line: whether the model is the same.
     "a script's model": "not checked, as no first step was recorded on both devices",
@@ -140,21 +139,21 @@ TEMPLATES = {
     "seeds wanted": "unclear, {points}[; `seeds: {seeds}` would settle it]",
     "differ from": "no, from the {layer.name} on",
     "differ by": "no, {points}",
-    "points": "GPU {mean:+.1f} points ({ends})",
+    "points": "accuracy on the GPU {mean:+.1f} points ({ends})",
     # All answers, and the legend below them.
     "named": "{phrase}: {jobs:commas}.",
     "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
     "of the CPU)], so these times may be too long.",
-    "legend of renting": "Renting: {terms.start_seconds:time} of setup[ ({option})], then it must "
-    "save {terms.worth_seconds:time}[ ({keys})].",
-    "legend of using": "Another GPU:[ {terms.start_seconds:time} of setup, then] it must save "
-    "{terms.worth_seconds:time}[ ({keys})].",
-    "option of setup": "--start-minutes",
-    "keys of renting": "compare.rental_minutes, worth_saving",
+    "legend of renting": "Renting must save {terms.worth_seconds:time} after "
+    "{terms.start_seconds:time} of setup[ ({keys})].",
+    "legend of using": "A GPU elsewhere must save {terms.worth_seconds:time}[ after "
+    "{terms.start_seconds:time} of setup][ ({keys})].",
+    "keys of ask": "--start-minutes",
+    "keys of renting": "compare.worth_saving, compare.rental_minutes",
     "legend of marks": "{marks:commas}.",
     "mark of ~": "~ estimated",
     "mark of *": "* from another machine",
-    "mark of (": "(a-b) holds 9 times in 10",
+    "mark of (": "(a-b) holds 9 runs in 10",
     "not checked": "Same model: not checked where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
@@ -163,7 +162,6 @@ TEMPLATES = {
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
     "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "captured": 'With `cuda_graphs: "on"`, it would take about {seconds:time} on {gpu}.',
     "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
     "samples/s, but one core here loads {need.core_samples_a_second:ratio}. On the cheapest "
     "machine ({need.cores:n core}, {need.vcpus} vCPUs) it would wait {need.waiting_share:.0%} of "
@@ -177,7 +175,6 @@ TEMPLATES = {
     "records": "{gpus:list}: measured on another machine.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
     "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
-    "repaid": "The GPU makes up for its longer start-up {when}.",
     "scores after": "{name:cap} is {cpu} on the CPU after {cpu_timed} and {gpu} on the GPU after "
     "{gpu_timed}, which can't be compared.",
     "scores": "{name:cap} is {gpu} on the GPU and {cpu} on the CPU.",
@@ -208,12 +205,6 @@ TEMPLATES = {
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
-    "perhaps never": "at an unknown time, because its epochs may be no shorter",
-    "never": "never, because its epochs are no shorter",
-    "at once": "at once",
-    "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no range)",
-    "ends": "{what} ({low} to {high})",
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
     "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
@@ -282,8 +273,7 @@ TEMPLATES = {
     "only one": "only one device has {layer.at}",
     "they differ": "they differ",
     # Doubts.
-    "busy times": "The machine was busy ({why}), so {whose:list} times may be too long.",
-    "whose": "the {device}'s",
+    "busy times": "The machine was busy ({why:list}), so the {device}'s times may be too long.",
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
     "their times may be too long. To measure them again: {command}.",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
@@ -322,7 +312,6 @@ TEMPLATES = {
     "described line": "{it.name}, {it.start_seconds:time} and {it.each_seconds:time} for each",
     "described lines": "Time over {unit}. {lines:list}. {note}",
     "pays picture": "When does renting pay?",
-    "repaid picture": "When does the GPU make up for its start-up?",
     "gpus picture": "Which GPU?",
     "name of several": "{name} ({gpus}-GPU machine)",
     "gpus note": "[Including {setup:time} of setup.][ Prices of {oldest} or later.]",

@@ -139,7 +139,7 @@ def watch(
         ):
             sample, printed = WatchedScript(folder), Output(process.stdout)
             load = load_monitor(kind, variables)
-            status = _follow(process, progress, printed, sample, load, limits)
+            status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample()
         sample.read()
@@ -275,7 +275,6 @@ class _Progress:
 def _follow(
     process: subprocess.Popen[bytes],
     progress: _Progress,
-    output: Output,
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
@@ -296,8 +295,6 @@ def _follow(
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
-            if question := output.new_question():
-                progress.say(f"the script printed {question!r}, and nothing since")
             others = trained.imported_instead(now - UNSEEN_SECONDS)
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
@@ -328,7 +325,7 @@ def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     found = process.failure
-    if found and found.needs_gpu:
+    if found:
         mend = "Remove that check, or let the command choose the CPU"
         if not found.is_own_check:
             mend = f"Nothing on the CPU stands in for it ({found.text})"
