@@ -58,7 +58,7 @@ def print_start(training_seconds: float) -> None:
     print(
         f"Running your script for up to {seconds(training_seconds)} of training, then stopping it. "
         f"Its files (checkpoints, logs) are written as usual, over older ones, and kept. "
-        f"Its output is hidden (--show-output).",
+        f"Its output is hidden unless you give --show-output.",
         file=sys.stderr,
         flush=True,
     )

@@ -16,7 +16,6 @@ from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import (
-    MUCH_WAITING,
     bound_share,
     how_known,
     not_known,
@@ -213,9 +212,12 @@ def _waits(pair: Comparison, worth: Worth) -> str:
         return ""
     if estimate.startup_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
         return ""
-    share = 1 - estimate.steps_seconds / estimate.epoch_seconds
-    is_loading = pair.cpu.settings or pair.cpu.waiting_share > MUCH_WAITING  # or other work
-    if share > MOST_OF_IT and is_loading:
+    waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
+    if pair.cpu.settings is None:  # it may have other work between its steps, too
+        own_seconds = pair.cpu.waiting_share * pair.cpu.timings.median_epoch_seconds
+        waiting_seconds = min(waiting_seconds, own_seconds)
+    share = waiting_seconds / estimate.epoch_seconds
+    if share > MOST_OF_IT:
         return say("waits for data", share=share)
     return say("waits for launches") if estimate.larger_batch else ""
 

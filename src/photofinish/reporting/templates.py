@@ -109,7 +109,7 @@ TEMPLATES = {
     "stay here": "stay on this CPU.",
     "stay here for few": "stay on this CPU. {runs}.",
     "rent for some": "for one run, stay on this CPU; for {action.runs.surely} or more, {rent}.",
-    "runs": "Renting once for {runs} runs pays off",
+    "runs": "Renting pays off after {runs} runs",
     "GPU of yours": "On {gpu} of your own: {speedup}.",
     # The second line: whether the model is the same.
     "a script's model": "not checked, as no first step was recorded on both devices",
