@@ -50,6 +50,7 @@ from photofinish.config.compare import ComparePlan, Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
 from photofinish.reporting import report_page
+from photofinish.reporting.answers import Answers
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.sentences import verdict
@@ -342,12 +343,8 @@ def test_a_word_follows_from_the_numbers_on_its_line() -> None:
     assert seen == {"Yes", "Probably yes", "No", "Close call", "Can't tell"}
 
 
-def compared(
-    folder: Path,
-    database: Path,
-    script: str,
-) -> str:
-    """Run the compare stage on the results of a script, and return what it prints."""
+def compared(folder: Path, database: Path, script: str) -> str:
+    """Run the compare stage on the results of a script, and return what `report` prints then."""
     command = {"command": "python train.py", "metrics": None, "files": {}}
     scripts = (ScriptPlan(name=script, **command),)
     plan = ComparePlan(experiments=(), scripts=scripts, accelerators=())
@@ -364,7 +361,7 @@ def compared(
         env=os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(Answers.model_validate_json((folder / "report/answers.json").read_bytes()))
 
 
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
