@@ -303,11 +303,7 @@ def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:
     ],
 )
 def test_a_run_sees_only_its_gpus(
-    kind: str,
-    gpus: tuple[int, ...],
-    own: str | None,
-    chosen: str,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, gpus: tuple[int, ...], own: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if own:

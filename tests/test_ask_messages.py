@@ -177,10 +177,7 @@ def test_nothing_waits_for_a_device_whose_graph_is_captured(
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])
 @pytest.mark.parametrize("option", ["--epochs", "--steps", "--seconds", "--patience"])
 def test_a_length_is_a_number_above_0(
-    option: str,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["photofinish", "ask", f"{option}={value}", "python"])
     with pytest.raises(SystemExit) as raised:

@@ -222,11 +222,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         tried_input("decode once", 10, decode="once"),
     )
     workers = TriedWorkers(
-        workers=2,
-        batch_seconds=0.04,
-        start_seconds=0.38,
-        cpu_seconds=(),
-        memory_bytes=(),
+        workers=2, batch_seconds=0.04, start_seconds=0.38, cpu_seconds=(), memory_bytes=()
     )
     loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
     settings = {"input": given | {"transform": blur}}
@@ -267,10 +263,7 @@ TWO_STEPS = {"training_image_count": 16, "epoch_steps": 1, "parts": (A_STEP,) * 
         ({"epoch_seconds": 0.3}, "add up to 418 ms, but an epoch took 300 ms"),
         ({"step_seconds": 0.02}, "of a step add up to 10 ms, but on one batch it takes 20 ms"),
         ({"step_seconds": 0.005}, "of a step add up to 10 ms, but on one batch it takes 5 ms"),
-        (
-            {"timings": TWO_STEPS},
-            "fewer than 3 steps",
-        ),
+        ({"timings": TWO_STEPS}, "fewer than 3 steps"),
         ({"timings": {"attribution": None, "not_attributed": "two processes"}}, "two processes"),
     ],
 )
@@ -292,10 +285,7 @@ IMPOSSIBLE = PLAUSIBLE.model_copy(
     ("measured", "likely"),
     [
         ({"timings": {"measured_load": (BUSY,)}}, "compute-bound"),
-        (
-            {"timings": TWO_STEPS},
-            "compute-bound",
-        ),
+        ({"timings": TWO_STEPS}, "compute-bound"),
         ({"epoch_seconds": 0.3}, None),  # less than its steps
         # A step takes 9 ms on one batch, but 640 ms forward.
         ({"timings": {"measured_load": (BUSY,), "attribution": IMPOSSIBLE}}, None),

@@ -58,11 +58,7 @@ def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeR
     ],
 )  # fmt: skip
 def test_when_a_start_up_is_repaid(
-    make_result: MakeResult,
-    startup: float,
-    epochs: tuple[float, ...],
-    expected: float,
-    words: str,
+    make_result: MakeResult, startup: float, epochs: tuple[float, ...], expected: float, words: str
 ) -> None:
     cpu = timings(make_result, 2.0, (2.0,) * 5)
     found = speedups.break_even(cpu, timings(make_result, startup, epochs))

@@ -37,12 +37,7 @@ from result_files import (
 )
 from test_default_jobs import MEASURED, cpu_result, shipped
 
-from photofinish.answer.comparison import (
-    Comparison,
-    read_pair,
-    result_of_script,
-    with_settings,
-)
+from photofinish.answer.comparison import Comparison, read_pair, result_of_script, with_settings
 from photofinish.answer.decision import decide, decide_all
 from photofinish.answer.result import Trained
 from photofinish.commands.ask import print_answers
@@ -247,10 +242,7 @@ PROJECTS: dict[str, tuple[dict[str, Any], dict[str, Plant]]] = {
     ),
     "a free T4 in a minute": (
         {"accelerators": ("T4",), "prices": FREE, "rental_minutes": 1.0},
-        {
-            "hour": here(3600.0, operations=HOUR_STEP),
-            "short": here(120.0, operations=LONG_STEP),
-        },
+        {"hour": here(3600.0, operations=HOUR_STEP), "short": here(120.0, operations=LONG_STEP)},
     ),
     RECORDED: ({"accelerators": ()}, {"recorded": here(100.0)}),
     "several GPUs": (

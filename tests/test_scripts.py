@@ -148,9 +148,7 @@ def test_a_loop_over_a_named_loader_has_one_loader(tmp_path: Path) -> None:
     assert figures_of(process).batches_per_step == 1
 
 
-def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
-    tmp_path: Path,
-) -> None:
+def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(tmp_path: Path) -> None:
     process, printed = recorded(tmp_path, TAKES_TWO)
     figures = figures_of(process)
     assert (figures.steps, figures.epochs) == (12, 2)
