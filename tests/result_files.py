@@ -103,12 +103,7 @@ def with_seeds(result: Trained, *accuracies: float) -> Trained:
     """Add seeds whose validation and test accuracies are these."""
     scores, runs = [], []
     for seed, accuracy in enumerate(accuracies, 1):
-        given = {
-            "seed": seed,
-            "main": "test_accuracy",
-            "test_accuracy": accuracy,
-            "test_loss": 0.5,
-        }
+        given = {"seed": seed, "main": "test_accuracy", "test_accuracy": accuracy, "test_loss": 0.5}
         scores.append(records.SeedScores.model_validate(given))
         history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
         runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))

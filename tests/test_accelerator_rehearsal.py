@@ -251,7 +251,7 @@ def test_ask_runs_a_script_on_both_devices_and_reports_one_that_computes_on_the_
     }
     assert all(each["operations"]["flops"] for each in found.values())
 
-    with pytest.raises(UserError, match=r"on rehearsal where .* CPU, .* \{device\}"):
+    with pytest.raises(UserError, match=r"used rehearsal in its run on the CPU.* \{device\}"):
         asked(lambda *_, **__: ran["cuda"])
     assert list(asked(lambda *_, **__: ran["cpu"])) == ["cpu"]
     assert "ran on the CPU although this machine has a GPU" in capsys.readouterr().err

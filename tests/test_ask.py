@@ -292,7 +292,7 @@ def test_a_script_that_does_not_start_is_waited_for_with_patience(
     run: Ask, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with pytest.raises(UserError, match=r"was ended after .* s\. It never imported"):
+    with pytest.raises(UserError, match=r"was stopped after .* s\. It never imported"):
         run("", start=[sys.executable, "-c", "import time; time.sleep(60)"], limits=Limits(60, 1.5))
     awaited = "On the CPU: waiting for the script to import torch, at most 1 s more"
     assert awaited in capsys.readouterr().err

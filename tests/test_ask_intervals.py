@@ -28,12 +28,7 @@ from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.reporting.causes import estimate_hints
 from photofinish.results import pass_times
 from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import (
-    MeasuredJob,
-    experiment_job,
-    measured_job,
-    script_job,
-)
+from photofinish.results.measured_job import MeasuredJob, experiment_job, measured_job, script_job
 from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_lines import Loader

@@ -47,10 +47,13 @@ def test_python_without_a_script_is_refused(command: list[str]) -> None:
         check_command(command)
 
 
-def test_a_fixed_cuda_device_is_answered_with_the_placeholder() -> None:
-    warm = warm_python.executable()
-    assert "--device {device}" in _refusal("import torch; torch.ones(1).cuda()", warm)
-    assert "{device}" not in _refusal("import torch; torch.nope", warm)
+def test_a_fixed_cuda_device_means_the_cpu_and_another_error_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for code, is_mapped in (("torch.ones(1).cuda()", True), ("torch.nope", False)):
+        _refusal(f"import torch; {code}", warm_python.executable())
+        said = "train.py:1 asks for a GPU: once more, with cuda meaning the CPU"
+        assert (said in capsys.readouterr().err) is is_mapped
 
 
 def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,13 +64,12 @@ def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.Monkey
     assert "imported jax but not torch" in _refusal("import jax, time; time.sleep(50)")
 
 
-OWN_OPTIMIZER = """
+WITHOUT_GRADIENTS = """
 import time, torch
 net = torch.nn.Linear(2, 1)
 for _ in range(4):
-    net(torch.ones(2)).backward()
     for weight in net.parameters():
-        weight.data -= 0.1 * weight.grad
+        weight.data += 0.1 * torch.randn_like(weight)
     time.sleep(1)
 """
 
@@ -76,7 +78,7 @@ def test_steps_that_cannot_be_seen_are_said_while_the_script_goes_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run_script, "UNSEEN_SECONDS", 0.5)
-    refusal = _refusal(OWN_OPTIMIZER, warm_python.executable())
+    refusal = _refusal(WITHOUT_GRADIENTS, warm_python.executable())
     assert "ended with exit status 0. It took no optimizer step" in refusal
     assert capsys.readouterr().err.count("On the CPU: no optimizer step so far.") == 1
 
@@ -175,10 +177,7 @@ def test_nothing_waits_for_a_device_whose_graph_is_captured(
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])
 @pytest.mark.parametrize("option", ["--epochs", "--steps", "--seconds", "--patience"])
 def test_a_length_is_a_number_above_0(
-    option: str,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["photofinish", "ask", f"{option}={value}", "python"])
     with pytest.raises(SystemExit) as raised:

@@ -123,9 +123,7 @@ def test_a_sample_that_a_sampler_draws_again_is_augmented_again_and_equally_on_e
     assert len(labels) < len(images)
 
 
-def test_validation_images_and_images_in_order_are_not_augmented(
-    on_each_path: MakeBatches,
-) -> None:
+def test_validation_images_and_images_in_order_are_not_augmented(on_each_path: MakeBatches) -> None:
     settings = {"augmentation": {"flip": 1.0, "crop_padding": 3}, "batch_size": 5}
     expected = NORMALISE(torch.from_numpy(IMAGES))
     for name in ("train", "validation"):

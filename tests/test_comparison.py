@@ -33,9 +33,9 @@ from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.figures_table import figures_table
 from photofinish.reporting.report import confusion_rows, history_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.tracking.documents import training_document
@@ -168,7 +168,7 @@ def test_models_that_differ_are_reported_with_where(make_result: MakeResult) -> 
 def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: MakeResult) -> None:
     busy = make_result(device="gpu", load=(BUSY,))
     text = text_of(verdict(pair_of(make_result(), busy)))
-    assert "The machine was busy (other programs used 40% of the cores" in text
+    assert "The machine was busy (for 100% of the run, other programs used 40% of the cores" in text
     assert "so the GPU's times may be too long" in text
     assert "`photofinish run --force --single-item train-gpu@small-mlp && photofinish run`" in text
 

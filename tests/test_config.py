@@ -241,11 +241,7 @@ def test_several_problems_are_all_reported_in_the_order_of_their_lines(params_fi
 
 @pytest.mark.parametrize(
     ("old", "new", "line"),
-    [
-        ("epochs: 10", "epochs: -1", 3),
-        ("lr: 0.1, ", "", 5),
-        ("name: sgd", "name: sdg", 5),
-    ],
+    [("epochs: 10", "epochs: -1", 3), ("lr: 0.1, ", "", 5), ("name: sgd", "name: sdg", 5)],
 )
 def test_a_problem_in_the_defaults_is_reported_once_however_many_inherit_it(
     params_file: Path, old: str, new: str, line: int

@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 from conftest import MakeResult
-from result_files import as_result, changed_history, pair_of, trained, with_record, with_timings
+from result_files import as_result, changed_history, pair_of, trained, with_timings
 
 from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, cost, resource_use
 from photofinish.config.compare import Comparing, Prices
-from photofinish.config.metrics import EarlyStopping
 from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.figures_table import figures_table
+from photofinish.reporting.tables import figures_table
 from photofinish.results.records import DeviceLabel
 
 PRICED = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6))
@@ -51,22 +50,6 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
     further = {"seeds": (result.timings.epochs,) * 4, "repeats": (result.timings.epochs[:2],)}
     found = resource_use(as_result(with_timings(result, **further)), settings)
     assert found.cost == pytest.approx((36 + 4 * 30 + 20) / 3600 * 3.6)
-
-
-def test_trainings_that_stop_early_have_the_time_to_their_lowest_loss(
-    make_result: MakeResult,
-) -> None:
-    runs = []
-    for device, best in (("cpu", 1), ("gpu", 3)):
-        run = timed(make_result, device=device)
-        losses = [1.0 + abs(epoch.epoch - best) for epoch in run.history]
-        stopping = {"early_stopping": EarlyStopping(patience=2)}
-        patient = run.record.experiment.model_copy(update=stopping)
-        stopped = replace(run, history=changed_history(run, validation_loss=losses))
-        runs.append(with_record(stopped, experiment=patient))
-    table = {row[""]: row for row in figures_table(pair_of(*runs, PRICED))}
-    lowest = table["time to the lowest loss"]
-    assert (lowest["CPU"], lowest["GPU"]) == ("15 s", "35 s")
 
 
 def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unknown(

@@ -161,5 +161,5 @@ def test_samples_of_training_and_validation_are_both_normalised_or_neither(
     part = Part("test", IMAGES, np.arange(12), Normaliser((0.0,), (1 / 255,)))
     for training, other, alone in ((None, scaled, "training"), (scaled, grey, "validation")):
         settings = LoaderInput(name="loader", transform=training, eval_transform=other)
-        with pytest.raises(UserError, match=f"would normalise samples of {alone} alone"):
+        with pytest.raises(UserError, match=f"would normalise {alone} samples alone"):
             LoadedSamples(part, settings, 0).kind()

@@ -222,11 +222,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         tried_input("decode once", 10, decode="once"),
     )
     workers = TriedWorkers(
-        workers=2,
-        batch_seconds=0.04,
-        start_seconds=0.38,
-        cpu_seconds=(),
-        memory_bytes=(),
+        workers=2, batch_seconds=0.04, start_seconds=0.38, cpu_seconds=(), memory_bytes=()
     )
     loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
     settings = {"input": given | {"transform": blur}}
@@ -262,15 +258,12 @@ TWO_STEPS = {"training_image_count": 16, "epoch_steps": 1, "parts": (A_STEP,) * 
         ({"timings": {"measured_load": (BUSY,)}}, "the machine was busy"),
         (
             {"epoch_seconds": 3.8},
-            "the parts of its steps add up to 418 ms, and an epoch took 3.8 s",
+            "the parts of its steps add up to 418 ms, but an epoch took 3.8 s",
         ),
-        ({"epoch_seconds": 0.3}, "add up to 418 ms, and an epoch took 300 ms"),
-        ({"step_seconds": 0.02}, "of a step add up to 10 ms, and on one batch it takes 20 ms"),
-        ({"step_seconds": 0.005}, "of a step add up to 10 ms, and on one batch it takes 5 ms"),
-        (
-            {"timings": TWO_STEPS},
-            "fewer than 3 steps",
-        ),
+        ({"epoch_seconds": 0.3}, "add up to 418 ms, but an epoch took 300 ms"),
+        ({"step_seconds": 0.02}, "of a step add up to 10 ms, but on one batch it takes 20 ms"),
+        ({"step_seconds": 0.005}, "of a step add up to 10 ms, but on one batch it takes 5 ms"),
+        ({"timings": TWO_STEPS}, "fewer than 3 steps"),
         ({"timings": {"attribution": None, "not_attributed": "two processes"}}, "two processes"),
     ],
 )
@@ -292,10 +285,7 @@ IMPOSSIBLE = PLAUSIBLE.model_copy(
     ("measured", "likely"),
     [
         ({"timings": {"measured_load": (BUSY,)}}, "compute-bound"),
-        (
-            {"timings": TWO_STEPS},
-            "compute-bound",
-        ),
+        ({"timings": TWO_STEPS}, "compute-bound"),
         ({"epoch_seconds": 0.3}, None),  # less than its steps
         # A step takes 9 ms on one batch, but 640 ms forward.
         ({"timings": {"measured_load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
@@ -465,7 +455,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     assert (found.of, found.cause) == ("an epoch", cause)
     if not found.remedies:
         assert found.no_remedy == change
-        assert causes.advice(found).startswith("No setting is suggested: ")
+        assert causes.advice(found).startswith("No setting to suggest: ")
     else:
         line = causes.remedy_line(found.remedies[0])
         assert line.endswith(f".{change}")
@@ -501,7 +491,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
     found, _ = diagnose(as_result(cpu))
     assert causes.cause(found) == "start-up is 55% of the job's 44 s"
-    assert causes.advice(found).startswith("No setting is suggested: ")
+    assert causes.advice(found).startswith("No setting to suggest: ")
     pair = pair_of(cpu, make_result(device="gpu"))
     picture: Any = where_a_step_goes(pair)
     parts = "loading 90%, copying 0%, forward 3%, backward 5%, optimizer 2% and rest 0%"
@@ -520,7 +510,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
     assert "loading 90% | 90%" in picture.description
     text = text_of(sentences.verdict(pair))
     assert "On the GPU, the loader takes 90% of an epoch" in text
-    assert "(input-bound). Try `experiments.small-mlp.input: resident`: the job gets" in text
+    assert "(input-bound). Try `experiments.small-mlp.input: resident`: makes the job" in text
 
 
 @pytest.mark.parametrize("value", [512, "bf16", {"name": "loader", "pin_memory": True}])

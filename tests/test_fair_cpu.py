@@ -30,12 +30,7 @@ from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
-from photofinish.results.measurements import (
-    LoopSteps,
-    SteadyState,
-    StepParts,
-    TriedThreads,
-)
+from photofinish.results.measurements import LoopSteps, SteadyState, StepParts, TriedThreads
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.timed_parts import TimedPart
 
@@ -54,10 +49,7 @@ def on_cpu(make_result: MakeResult) -> Any:
     def make(step_seconds: float = 0.1, threads: int = 2, **changed: Any) -> Trained:
         samples = (step_seconds,) * 9 + (10 * step_seconds,) * 3
         result = trained(
-            make_result,
-            epoch_seconds=(3.8,) * 5,
-            step_seconds=samples,
-            total_seconds=22.0,
+            make_result, epoch_seconds=(3.8,) * 5, step_seconds=samples, total_seconds=22.0
         )
         rising = changed_history(result, validation_accuracy=(0.1, 0.2, 0.3, 0.4, 0.5))
         result = replace(result, history=rising)  # so that all epochs are wanted
@@ -151,8 +143,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
 ) -> None:
     """Steps of 100 ms take 20 ms with one thread, so 19.5 of the 22 s take 3.9 s."""
     cpu = on_cpu(
-        tried_threads=ONE_THREAD,
-        attribution=made_up_attribution(0.0001, step_seconds=0.1, **PARTS),
+        tried_threads=ONE_THREAD, attribution=made_up_attribution(0.0001, step_seconds=0.1, **PARTS)
     )
     gpu = make_result(device="gpu", epoch_seconds=(1.0,) * 5, total_seconds=8.0)
     pair = pair_of(cpu, gpu)

@@ -16,11 +16,7 @@ FULL = OSError(28, "No space left on device")
 
 @pytest.mark.parametrize(
     ("step", "error"),
-    [
-        ("fsync", FULL),
-        ("replace", FULL),
-        ("fsync", KeyboardInterrupt("made up")),
-    ],
+    [("fsync", FULL), ("replace", FULL), ("fsync", KeyboardInterrupt("made up"))],
     ids=str,
 )
 def test_a_failed_or_interrupted_write_leaves_the_old_file_alone(

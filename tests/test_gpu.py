@@ -100,10 +100,7 @@ def batches(
 
 
 def trainer(
-    settings: Any,
-    device: torch.device,
-    team: World | None = None,
-    network: nn.Module | None = None,
+    settings: Any, device: torch.device, team: World | None = None, network: nn.Module | None = None
 ) -> Trainer:
     configure_torch(device, settings.precision, threads=1)
     team = team or World(device)
@@ -114,10 +111,7 @@ def trainer(
 
 
 def run(
-    settings: Any,
-    device: torch.device,
-    team: World | None = None,
-    network: nn.Module | None = None,
+    settings: Any, device: torch.device, team: World | None = None, network: nn.Module | None = None
 ) -> Trainer:
     trained = trainer(settings, device, team, network)
     trained.prepare()

@@ -87,10 +87,7 @@ def test_workers_end_when_a_pass_is_left_halfway(loaded: Loaded) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [
-        ("kill persistent", r"DataLoader worker \(pid"),
-        ("full", "No space left"),
-    ],
+    [("kill persistent", r"DataLoader worker \(pid"), ("full", "No space left")],
 )
 def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
     fault: str, message: str, tmp_path: Path

@@ -329,10 +329,7 @@ def test_all_measurements_share_ten_seconds(
 
 
 def test_a_suggestion_gains_what_it_predicts(
-    load: Load,
-    trainer_of: MakeTrainer,
-    make_result: MakeResult,
-    clock: HeldClock,
+    load: Load, trainer_of: MakeTrainer, make_result: MakeResult, clock: HeldClock
 ) -> None:
     """An item takes 2 ms and a step 1 ms, on a held clock."""
 

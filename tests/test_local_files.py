@@ -109,7 +109,7 @@ def test_a_folder_that_contains_the_project_is_refused_and_not_read(
         state(photos)
     place, problem = str(caught.value).splitlines()[1:]
     assert place == f'{photos.parent}/params.yaml:4  datasets.sorted.path = "{path}"'
-    assert problem == "    this project is in that folder: name one that has only the samples"
+    assert problem == "    this folder contains the project: name one with only the samples"
 
 
 def test_relative_paths_start_at_the_project_and_a_tilde_at_home(

@@ -59,9 +59,7 @@ EDITS = st.tuples(st.sampled_from([*paths_in(GOOD)]), KINDS, KEYS, VALUES)
 
 
 @settings(
-    max_examples=100,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(edits=st.lists(EDITS, min_size=1, max_size=3))
 def test_a_document_with_some_edits_is_loaded_or_refused(

@@ -307,9 +307,7 @@ def test_results_that_a_full_disk_cut_off_are_restored_or_trained_again(project:
     assert json.loads((result / "timings/timings.json").read_bytes())["epochs"]
 
 
-def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(
-    project: Project,
-) -> None:
+def test_ask_answers_for_experiments_and_scripts_and_leaves_all_as_it_was(project: Project) -> None:
     arguments = ["--seconds", "1", "--json", ".photofinish/answers.json", _OWN, "whole"]
     ran = project.run("photofinish", "ask", *arguments)
     assert f"{_OWN}, 3 epochs:\nNo" in ran.stdout, ran.stdout + ran.stderr

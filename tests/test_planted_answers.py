@@ -37,12 +37,7 @@ from result_files import (
 )
 from test_default_jobs import MEASURED, cpu_result, shipped
 
-from photofinish.answer.comparison import (
-    Comparison,
-    read_pair,
-    result_of_script,
-    with_settings,
-)
+from photofinish.answer.comparison import Comparison, read_pair, result_of_script, with_settings
 from photofinish.answer.decision import decide, decide_all
 from photofinish.answer.result import Trained
 from photofinish.commands.ask import print_answers
@@ -50,6 +45,7 @@ from photofinish.config.compare import ComparePlan, Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
 from photofinish.reporting import report_page
+from photofinish.reporting.answers import Answers
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.sentences import verdict
@@ -246,10 +242,7 @@ PROJECTS: dict[str, tuple[dict[str, Any], dict[str, Plant]]] = {
     ),
     "a free T4 in a minute": (
         {"accelerators": ("T4",), "prices": FREE, "rental_minutes": 1.0},
-        {
-            "hour": here(3600.0, operations=HOUR_STEP),
-            "short": here(120.0, operations=LONG_STEP),
-        },
+        {"hour": here(3600.0, operations=HOUR_STEP), "short": here(120.0, operations=LONG_STEP)},
     ),
     RECORDED: ({"accelerators": ()}, {"recorded": here(100.0)}),
     "several GPUs": (
@@ -342,12 +335,8 @@ def test_a_word_follows_from_the_numbers_on_its_line() -> None:
     assert seen == {"Yes", "Probably yes", "No", "Close call", "Can't tell"}
 
 
-def compared(
-    folder: Path,
-    database: Path,
-    script: str,
-) -> str:
-    """Run the compare stage on the results of a script, and return what it prints."""
+def compared(folder: Path, database: Path, script: str) -> str:
+    """Run the compare stage on the results of a script, and return what `report` prints then."""
     command = {"command": "python train.py", "metrics": None, "files": {}}
     scripts = (ScriptPlan(name=script, **command),)
     plan = ComparePlan(experiments=(), scripts=scripts, accelerators=())
@@ -364,7 +353,7 @@ def compared(
         env=os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"},
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return str(Answers.model_validate_json((folder / "report/answers.json").read_bytes()))
 
 
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(

@@ -156,10 +156,7 @@ def test_what_pip_installed_here_is_installed_there(
 
 @pytest.mark.parametrize(
     ("gpu", "changes", "reason"),
-    [
-        ("t4", {}, "did you mean 'T4'"),
-        ("T4", {"fits": "no"}, "memory"),
-    ],
+    [("t4", {}, "did you mean 'T4'"), ("T4", {"fits": "no"}, "memory")],
 )
 def test_a_gpu_that_is_not_known_or_too_small_is_refused(
     project: Path, gpu: str, changes: dict[str, Any], reason: str

@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
-from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -155,13 +154,11 @@ def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_p
         "epoch (median)": "500 ms",
         "samples/s": "1,200",
         "began": "2023-11-14 22:13 UTC",
-        "warm-up": "250 ms",
         "steps": "in graphs of 130",
     }
     assert {name: of_gpu[name] for name in expected} == expected
     assert of_cpu["steps"] == "n/a"
     assert of_cpu["epoch (median)"] == "3 s"
-    assert f"torch {metadata.version('torch')}" in of_cpu["versions"]
 
 
 def test_the_page_has_the_three_speed_ups_with_their_intervals_and_where_models_differ(

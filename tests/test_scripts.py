@@ -148,9 +148,7 @@ def test_a_loop_over_a_named_loader_has_one_loader(tmp_path: Path) -> None:
     assert figures_of(process).batches_per_step == 1
 
 
-def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(
-    tmp_path: Path,
-) -> None:
+def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(tmp_path: Path) -> None:
     process, printed = recorded(tmp_path, TAKES_TWO)
     figures = figures_of(process)
     assert (figures.steps, figures.epochs) == (12, 2)
@@ -244,7 +242,10 @@ def test_a_file_that_a_script_loads_and_its_deps_lack_is_named(
     imports = "import sys, left_out\nsys.path.append('lib')\nimport planned\n"
     for script, expected in ((WITH_LINE, ""), (imports + WITH_LINE, "left_out.py")):
         run_mine(script, files=files | {"mine.py": hash_of(script)})
-        (line,) = [*re.findall("loaded (.*), and", capfd.readouterr().err), *[""][bool(expected) :]]
+        (line,) = [
+            *re.findall(r"in params.yaml: (.*?)\. Add", capfd.readouterr().err),
+            *[""][bool(expected) :],
+        ]
         assert line == expected
 
 
@@ -391,7 +392,7 @@ def test_a_time_limit_wants_a_step_and_the_length_of_the_job(run_mine: RunScript
     assert kept.script
     assert not kept.script.lengths
     sleeps = "import time; time.sleep(60)"
-    assert run_mine(sleeps, "time_limit.* no step", time_limit=0.1, **KILLED) == kept
+    assert run_mine(sleeps, "time_limit, before a step was timed", time_limit=0.1, **KILLED) == kept
 
 
 def test_a_script_of_which_no_step_is_seen_is_timed_as_a_whole(run_mine: RunScript) -> None:
@@ -400,7 +401,7 @@ def test_a_script_of_which_no_step_is_seen_is_timed_as_a_whole(run_mine: RunScri
     job = script_job(record)
     assert job.whole_seconds == pytest.approx(job.total_seconds)
     assert not result_of_script(job).has_steps
-    with pytest.raises(UserError, match="used an accelerator"):  # which nothing hides
+    with pytest.raises(UserError, match="used a GPU in its run on the CPU"):  # which nothing hides
         run_mine(APPLE)
 
 

@@ -143,7 +143,9 @@ def test_a_run_goes_without_a_network_that_cannot_be_pickled(
     custom_files.write("net.py", source)
     record_custom_code(results)
     mirror(store, results)
-    assert "goes without its model: it can't be pickled: only through" in capsys.readouterr().err
+    assert (
+        "is logged without its model: it can't be pickled: only through" in capsys.readouterr().err
+    )
     (run,) = store.find_runs()
     assert run.info.status == "FINISHED"
 
@@ -161,7 +163,7 @@ def test_a_custom_network_is_logged_with_its_files_and_loads_without_this_packag
     network = custom_files.folder / "net.py"
     network.write_text(f"{NETWORK}WIDTH = 2\n", encoding="utf-8")
     mirror(store, custom_results)
-    assert f"{NAME}/cpu goes without its model: net.py" in capsys.readouterr().err
+    assert f"{NAME}/cpu is logged without its model: net.py" in capsys.readouterr().err
     (run,) = store.find_runs()
     assert (run.info.status, run.outputs.model_outputs) == ("FINISHED", [])
     network.write_text(NETWORK, encoding="utf-8")

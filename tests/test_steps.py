@@ -56,11 +56,7 @@ TWO_GROUPS = {"weight_decay": 0.1, "weight_decay_exclude": "norms and biases"}
 WORKER = {**LOADER, "workers": 1, "persistent_workers": True}
 CNN = {"name": "cnn", "channels": (3,), "hidden": (4,)}
 UNFUSED = SGD | {"fused": False}
-SMOOTHED_AND_WEIGHTED = {
-    "name": "cross_entropy",
-    "weight": (1.0, 2.0, 3.0),
-    "label_smoothing": 0.1,
-}
+SMOOTHED_AND_WEIGHTED = {"name": "cross_entropy", "weight": (1.0, 2.0, 3.0), "label_smoothing": 0.1}
 # A dispatch mode changes the order in which PyTorch adds up gradients of one-pixel images.
 TORCHVISION = {"shape": (3, 64, 64), "images": 6, "batch_size": 2, "epochs": 1}
 

@@ -15,10 +15,7 @@ from services import WARNS, mlflow_server
 
 from photofinish.tracking import sync
 
-pytestmark = [
-    pytest.mark.slow,
-    WARNS,
-]
+pytestmark = [pytest.mark.slow, WARNS]
 
 PARAMS: dict[str, Any] = {
     "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},

@@ -74,8 +74,7 @@ def test_the_last_weights_are_kept_and_are_those_of_a_training_that_validates(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("early_stopping", {"patience": 2}), ("schedule", "reduce_on_plateau")],
+    ("key", "value"), [("early_stopping", {"patience": 2}), ("schedule", "reduce_on_plateau")]
 )
 def test_a_setting_that_follows_validation_is_refused_with_its_key(
     params_file: Path, key: str, value: Any

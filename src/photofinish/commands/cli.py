@@ -158,7 +158,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run = command("run", pipeline.run)
     run.usage = "photofinish run [--example NAME] [--verbose] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
-    run.add_argument("--verbose", action="store_true", help="show DVC's lines, too")
+    run.add_argument("--verbose", action="store_true", help="also show DVC's output")
     command("plan", _plan)
     report = command("report", pipeline.show_answers)
     forms = report.add_mutually_exclusive_group()

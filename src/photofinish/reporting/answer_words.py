@@ -132,16 +132,17 @@ def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
     timings, value, interval = pair.cpu.timings, worth.here.seconds, worth.here.interval
     load, mark = worth.time_here, "~" * bool(timings.untimed_epochs)
+    at_most = say("at most") if timings.may_stop_early else ""
     if load.is_busy:
-        kind = "busy or idle" if load.idle_seconds else "busy"
-        text = say(kind, busy=value, idle=load.idle_seconds, place=place)
+        kind, idle_seconds = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        marks = {"mark": mark, "at_most": at_most}
+        text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
         # A saving has the range of the time here, so that stands beside it.
         saves = saves_text(worth) and not worth.is_yes
         has_range = mark or saves or _kind(pair, worth) in ("too short to rent", "can't tell")
         time = f"{mark}{time}" if has_range else seconds(value)
-        at_most = say("at most") if timings.may_stop_early else ""
         text = say("time at", time=time, place=place, at_most=at_most)
     if worth.jobs > 1:
         return say("of a sweep", time=text, jobs=worth.jobs)
@@ -283,6 +284,8 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
         price = f"~{seconds(worth.there_seconds)}, {cost}" if cost else ""
     elif kind == "stay here" and runs:
         kind = "stay here for few"
+    elif kind == "rent for some" and not runs:
+        kind = "stay here"
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
     gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
     text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)

@@ -23,6 +23,7 @@ from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.wording import factor, faster, measure_again
 
 _METRICS_NAMED = 3
@@ -205,6 +206,9 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
 
 def _cautions(pair: Comparison) -> Iterator[str]:
     """Yield further reasons to doubt the answer."""
+    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    if script and script.cuda_at:
+        yield say("mapped", script=script)
     if pair.cpu.timings.untimed_epochs:
         yield caution(pair.cpu.timings)
     for run in pair.trained:

@@ -52,8 +52,9 @@ TEMPLATES = {
     "here": "here",
     "on the CPU": "on the CPU",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
-    "busy": "{busy:time}[ {place}], as busy as now",
-    "busy or idle": "{idle:time}[ {place}] when idle, {busy:time} as busy as now",
+    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
+    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] when idle, {mark}{busy:time} as busy "
+    "as now",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
     "of a sweep": "{time}, for the sweep's {jobs:n job}",

@@ -195,9 +195,10 @@ class Process:
 
     @property
     def asks_for_gpu_at(self) -> str:
-        """Return the line that ended the script as it asked for a GPU, or "" for its own check."""
+        """Return the line that ended the script before a step as it asked for a GPU, or ""."""
         found = self.failure
-        return found.at if found and not found.is_own_check else ""
+        is_asking = found and not found.is_own_check and not self.taken_steps
+        return found.at if found and is_asking else ""
 
     def imported_instead(self, before: float) -> list[str]:
         """Return the libraries imported before a time, if torch was not imported."""

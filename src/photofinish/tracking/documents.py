@@ -262,7 +262,9 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
             lines = found["answers"][name]["lines"]
             columns = {
                 TAG_VERDICT: lines[0].replace(".", ":").partition(":")[0],
-                TAG_SAVES: shown[name].get("saves", ""),
+                TAG_SAVES: shown[name].get("saves", "")
+                if found["answers"][name]["jobs"] == 1
+                else "",
             }
             answers[name, row["device"], began] = columns, "\n\n".join(lines)
     return answers
