@@ -38,9 +38,7 @@ _ANSWERS = {
 }  # fmt: skip
 """What functions of torch.cuda return that would raise an error."""
 _OF_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\b(hip|gpus?|mps|xpu)\b", re.I)
-_NOT_OWN = (
-    "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent),
-)  # fmt: skip
+_NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent)
 
 
 class _Stream:
@@ -103,7 +101,8 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
         def __new__(cls, *_: Any, **__: Any) -> Any:
             return super().__new__(cls, device="cpu")
 
-    def load_on_cpu(f: Any, map_location: Any = None, *arguments: Any, **named: Any) -> Any:
+    def load_on_cpu(f: Any, _place: Any = None, *arguments: Any, **named: Any) -> Any:
+        named.pop("map_location", None)
         return load(f, "cpu", *arguments, **named)
 
     def with_type(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -163,6 +162,5 @@ def failure() -> dict[str, Any] | None:
 
 def _is_own(file: str) -> bool:
     """Return True for a file of the script, not of a library or of this package."""
-    return not (
-        file.startswith(_NOT_OWN) or {"site-packages", "dist-packages"} & {*Path(file).parts}
-    )
+    is_installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return not (is_installed or file.startswith(_NOT_OWN))

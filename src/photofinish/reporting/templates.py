@@ -26,23 +26,30 @@ TEMPLATES = {
     "any GPU: No": "No GPU will help",
     "any GPU: Can't tell": "Can't tell",
     # The first line: the phrase, the time here, the time there with a machine's setup.
-    "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
+    "no by start-up": "{phrase}: {share:.0%} of the {here} is "
+    "start-up (at most "
     "{worth.limit:limit} faster).",
-    "no by loading": "{phrase}: {here}, and data loading is {share:.0%} of each epoch (at most "
+    "no by loading": "{phrase}: {here}, and data loading is "
+    "{share:.0%} of each epoch (at most "
     "{worth.limit:limit} faster).",
-    "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
-    "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
+    "too short to rent": "{phrase}: {here}, so[ after "
+    "{worth.terms.start_seconds:time} of setup] a "
+    "GPU saves at most {most:time} (minimum "
+    "{worth.terms.worth_seconds:time}).",
     "shorter than setup": "{phrase}: {here}, and setting up a machine takes "
     "{worth.terms.start_seconds:time}.",
     "not worth it": "{phrase}: {here}, {there} on {gpu}[ {setup}].[ {saves:cap}.][ {waits}.]",
     "worth it": "{phrase}: {here}, {there} there[ {setup}][, {cost}].[ {waits}.]",
-    "close call": "{phrase}: {here}, {there} there[ {setup}][, {cost}][, {speedup}]."
+    "close call": "{phrase}: {here}, {there} there[ {setup}][, "
+    "{cost}][, {speedup}]."
     "[ {saves:cap}.][ {waits}.]",
-    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, {speedup}].[ {unknown:cap}.]"
+    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, "
+    "{speedup}].[ {unknown:cap}.]"
     "[ {waits}.]",
     "no estimate": "{phrase}: {here}, but no GPU estimate ({unknown}).",
     "GPU yes": "{phrase}: {here}, {there} on the GPU, {speedup}.[ {cause:cap}.]",
-    "only a GPU": "{phrase}: {there:time} a step, and no step finished in {here:time} on the CPU "
+    "only a GPU": "{phrase}: {there:time} a step, and no step "
+    "finished in {here:time} on the CPU "
     "({least} faster or more).",
     "GPU no": "{phrase}: {here}, {there} on {gpu}, {speedup}.[ {cause:cap}.]",
     "GPU close call": "{phrase}: {here}, {there} on the GPU, {speedup}.",
@@ -53,7 +60,8 @@ TEMPLATES = {
     "on the CPU": "on the CPU",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
     "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
-    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] when idle, {mark}{busy:time} as busy "
+    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] "
+    "when idle, {mark}{busy:time} as busy "
     "as now",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
@@ -93,7 +101,8 @@ TEMPLATES = {
     "use the CPU": "train on the CPU.",
     "use either": "use whichever is free.",
     "rent": "{rent}.",
-    "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]` prints how, and "
+    "rent by command": "`photofinish rent "
+    "{action.accelerator}[ -- {command}]` prints how, and "
     "starts nothing",
     "change a setting": "set `{setting}`: ~{gain} faster on this {device}[ ({ends})], {how}.",
     "fewer epochs": "set `epochs: {fewer.epochs}`, where {score}. The job gets {gain} faster.",
@@ -164,11 +173,14 @@ TEMPLATES = {
     "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
     "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
-    "samples/s, but one core here loads {need.core_samples_a_second:ratio}. On the cheapest "
-    "machine ({need.cores:n core}, {need.vcpus} vCPUs) it would wait {need.waiting_share:.0%} of "
+    "samples/s, but one core here loads "
+    "{need.core_samples_a_second:ratio}. On the cheapest "
+    "machine ({need.cores:n core}, {need.vcpus} vCPUs) "
+    "it would wait {need.waiting_share:.0%} of "
     "the time; it needs {cores:n core}.",
     "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
-    "here hid the loading behind slower steps, so it could not be timed. It lies between none and "
+    "here hid the loading behind slower steps, so it "
+    "could not be timed. It lies between none and "
     "{run.step_loading_seconds:time} a step, which the first batches took.",
     "no loading": "Loading could not be timed: {why}.",
     # Evidence.
@@ -188,7 +200,8 @@ TEMPLATES = {
     "trained in part": "trained {timed}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
     "no steps": "The script took no optimizer step that could be seen, so it was timed as a whole: "
-    "start-up, loading and compute are not known apart. Use `photofinish.steps` in its loop to "
+    "start-up, loading and compute are not known apart. "
+    "Use `photofinish.steps` in its loop to "
     "show them.",
     "seeds": "Over {count} seeds, the {it.scores.main_name} is {mean} ({interval}). "
     "Two seeds differ by {two_seeds}.",
@@ -216,7 +229,8 @@ TEMPLATES = {
     "the loader": "the loader",
     "gathering": "gathering batches",
     "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} don't depend "
-    "on the batch size: launching operations and updating {run.parameter_count:,} weights",
+    "on the batch size: launching operations and "
+    "updating {run.parameter_count:,} weights",
     "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
     "or try": "Or `{line}`: {prediction}.",
@@ -259,7 +273,8 @@ TEMPLATES = {
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}[ before its {limit}]. The whole job's "
-    "{it.whole_seconds:time} ({ends}) are extrapolated[ and an upper bound, as {early}].[ Its test "
+    "{it.whole_seconds:time} ({ends}) are extrapolated[ "
+    "and an upper bound, as {early}].[ Its test "
     "metrics are those after {done}.]",
     "stops early": "it may stop early",
     "as busy as now": "as busy as it was",
@@ -282,7 +297,8 @@ TEMPLATES = {
     "machines": "The devices are in different machines: {hosts:list}.",
     # Tables.
     "Speed-ups": "The CPU's time divided by the GPU's. A script's step is the mean of an epoch, "
-    "without the wait for its batch. No winner is named where the range spans 1 or isn't known.",
+    "without the wait for its batch. No winner is named "
+    "where the range spans 1 or isn't known.",
     "Is it the same model?": "Compared from the start of training to its end.",
     "The script's metrics": "",
     "Several seeds": "How much chance changes the result.",
