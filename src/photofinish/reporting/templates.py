@@ -167,10 +167,12 @@ TEMPLATES = {
     "not checked": "Same model: not checked where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
-    "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
+    "({it.step_seconds:time}). At "
+    "{it.larger_batch_size}, a step takes "
     "{it.larger_step_seconds:time}.",
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
-    "With {it.larger_batch_size} times as many samples, a step takes "
+    "With {it.larger_batch_size} times as "
+    "many samples, a step takes "
     "{it.larger_step_seconds:time}.",
     "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
     "samples/s, but one core here loads "
@@ -181,13 +183,15 @@ TEMPLATES = {
     "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
     "here hid the loading behind slower steps, so it "
     "could not be timed. It lies between none and "
-    "{run.step_loading_seconds:time} a step, which the first batches took.",
+    "{run.step_loading_seconds:time} a step, "
+    "which the first batches took.",
     "no loading": "Loading could not be timed: {why}.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
     "records": "{gpus:list}: measured on another machine.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
-    "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
+    "{it.cpu_seconds:time} on "
+    "{cpu.device_name}: {faster}; {verdict}.",
     "scores after": "{name:cap} is {cpu} on the CPU after {cpu_timed} and {gpu} on the GPU after "
     "{gpu_timed}, which can't be compared.",
     "scores": "{name:cap} is {gpu} on the GPU and {cpu} on the CPU.",
@@ -222,7 +226,8 @@ TEMPLATES = {
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
     "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
-    "{run.batch_seconds:time} a batch, while a step takes {step:time}",
+    "{run.batch_seconds:time} a batch, "
+    "while a step takes {step:time}",
     "waits": "{what} takes {share:.0%} of an epoch: {batch:time} a batch, while a step takes "
     "{step:time}",
     "copying": "copying to the device",
@@ -279,7 +284,8 @@ TEMPLATES = {
     "stops early": "it may stop early",
     "as busy as now": "as busy as it was",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
-    "[ from each of {seeds} seeds] ({spread}), without MLflow's start-up",
+    "[ from each of {seeds} seeds] "
+    "({spread}), without MLflow's start-up",
     # The models.
     "layer of both": "{name} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU",
     "accuracies": "{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU[; {apart}]",
