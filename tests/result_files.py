@@ -165,14 +165,8 @@ def made_up_attribution(
     **others: object,
 ) -> measurements.StepAttribution:
     """Make up the attribution of steps on 16 samples, with steps on 2 samples."""
-    parts = {
-        "waiting": waiting,
-        "copying": copying,
-        "forward": 0.003,
-        "backward": 0.005,
-        "optimizer": 0.002,
-        "rest": 0,
-    }
+    parts = {"forward": 0.003, "backward": 0.005, "optimizer": 0.002, "rest": 0}
+    parts |= {"waiting": waiting, "copying": copying}
     turns = in_turns(step_seconds, other_step_seconds)
     settings = {
         "batch_alone_seconds": (waiting,) * 3,

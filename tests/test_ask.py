@@ -156,12 +156,7 @@ A_SECOND, TO_THE_END = Limits(1, 60), Limits(60, 60)
 SCRIPTS: dict[str, tuple[str, Length | None, int, dict[str, float]]] = {
     "two optimizers": (GAN, None, 160, {"an epoch": 2}),
     "a closure, and no loader": (CLOSURE, None, 1, {}),
-    "next of an endless loader": (
-        NEXT,
-        Length("max_steps", 500, "--steps"),
-        16,
-        {"500 steps (--steps)": 500},
-    ),
+    "endless loader": (NEXT, Length("max_steps", 500, "--steps"), 16, {"500 steps (--steps)": 500}),
     "a compiled network in bfloat16": (COMPILED, None, 64, {"an epoch": 5}),
     "a compiled step of an optimizer": (COMPILED_STEP, None, 64, {"an epoch": 5}),
     "a compiled step of the training": (COMPILED_WHOLE, None, 64, {"an epoch": 5}),

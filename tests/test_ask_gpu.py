@@ -280,10 +280,8 @@ def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(
     (answer,) = asked(Length("max_steps", 100, "--steps"))
     starts = [record["startup_seconds"] for record in answer["records"].values()]
     assert starts == pytest.approx([295.9, 14.9])
-    assert (
-        "the run on the CPU took 12 s and the run on the GPU 8 s, which counts"
-        in capsys.readouterr().err
-    )
+    said = "the run on the CPU took 12 s and the run on the GPU 8 s, which counts"
+    assert said in capsys.readouterr().err
 
 
 def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:

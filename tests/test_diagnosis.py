@@ -246,8 +246,6 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 """16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
-
-
 A_STEP = TimedPart(seconds=0.011, steps=1, epoch=0, holds="epoch")
 TWO_STEPS = {"training_image_count": 16, "epoch_steps": 1, "parts": (A_STEP,) * 2}
 
@@ -328,8 +326,6 @@ def test_what_differs_by_design_is_not_the_cause(
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08}
 PINNED = {"name": "loader", "workers": 0, "pin_memory": True}
-
-
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16": ("bf16", {"precision": "bf16"}),
     "tf32": ("tf32", {"precision": "tf32"}),

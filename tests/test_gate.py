@@ -95,12 +95,8 @@ def test_pairs_of_processes_start_until_their_mean_is_clear_and_pairs_that_diffe
     [
         (("ab", "ab"), ("ab", "ab"), True, "same losses bit for bit"),
         (("ab", "abc"), ("ax", "axy"), False, "losses differ within 2 steps"),
-        (
-            ("ab", "ac"),
-            ("ab", "ac"),
-            True,
-            "same losses bit for bit",
-        ),  # side by side: the next pair may differ
+        # Side by side: the next pair may differ.
+        (("ab", "ac"), ("ab", "ac"), True, "same losses bit for bit"),
         (("ab", "ac"), ("ab", "ab"), None, "losses vary from run to run"),
         (("ab", "ab"), ("Ab", "Ab"), None, "losses not compared"),  # of steps captured together
         (("ab", "ab"), ("aB", "ab"), True, "same losses bit for bit"),

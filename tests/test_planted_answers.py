@@ -88,16 +88,14 @@ def alone(result: Trained) -> Trained:
 def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) -> Measured:
     """Make a script that took as long, and waited for batches for this share of it."""
     times, measured = taken_apart(of_job)
+    epoch_seconds = [timing.training_seconds for timing in times.epochs]
     parts = [
         TimedPart(
-            seconds=timing.training_seconds,
-            steps=100.0,
-            epoch=epoch,
-            holds="steps",
-            waiting_seconds=waiting_share * timing.training_seconds,
+            seconds=each, steps=100.0, epoch=epoch, holds="steps",
+            waiting_seconds=waiting_share * each,
         )
-        for epoch, timing in enumerate(times.epochs)
-    ]
+        for epoch, each in enumerate(epoch_seconds)
+    ]  # fmt: skip
     steps = 100 * len(parts)
     script = ScriptFacts(
         command="python train.py",
@@ -110,42 +108,35 @@ def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) 
         samples_per_step=16,
         metrics={"loss": loss},
     )
-    changed = {
-        "training": None,
+    changed: dict[str, Any] = {
         "script": script,
         "parts": tuple(parts),
         "epoch_steps": 100.0,
-        "end_seconds": times.total_seconds
-        - times.startup_seconds
-        - sum(timing.training_seconds for timing in times.epochs),
+        "end_seconds": times.total_seconds - times.startup_seconds - sum(epoch_seconds),
         "load": times.load,
-        "first_step": None,
-        "steady_state": None,
-        "attribution": None,
-        "loader": None,
         "tried_threads": (),
     }
-    return measured.model_copy(update=changed)
+    none = ("training", "first_step", "steady_state", "attribution", "loader")
+    return measured.model_copy(update=changed | dict.fromkeys(none))
+
+
+def beside_none(cpu: Trained) -> list[DeviceResult]:
+    """Return a training and that no GPU is here."""
+    return [cpu, Missing(cpu.experiment, "gpu", cpu.record.experiment, "no driver")]
 
 
 def here(seconds: float, **timings: Any) -> Plant:
     """Plant a job on the CPU alone."""
 
-    def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
-        cpu = alone(job(make_result, name, seconds, **timings))
-        return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
-
-    return plant
+    return lambda make_result, name: beside_none(alone(job(make_result, name, seconds, **timings)))
 
 
 def both(cpu_seconds: float, gpu_seconds: float, **timings: Any) -> Plant:
     """Plant a job on the CPU and on a GPU here."""
-
-    def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
-        cpu = job(make_result, name, cpu_seconds, **timings)
-        return [cpu, job(make_result, name, gpu_seconds, "gpu")]
-
-    return plant
+    return lambda make_result, name: [
+        job(make_result, name, cpu_seconds, **timings),
+        job(make_result, name, gpu_seconds, "gpu"),
+    ]
 
 
 def first_epochs(*epoch_seconds: float) -> Plant:
@@ -185,13 +176,11 @@ def with_seeds_on_both(make_result: MakeResult, apart: float) -> Comparison:
 
 
 def swept(make_result: MakeResult, name: str) -> list[DeviceResult]:
-    cpu = job(make_result, name, 700.0, operations=HOUR_STEP)
-    return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
+    return beside_none(job(make_result, name, 700.0, operations=HOUR_STEP))
 
 
 def shipped_job(make_result: MakeResult, name: str) -> list[DeviceResult]:
-    cpu = cpu_result(make_result, name, 1.0)
-    return [cpu, Missing(name, "gpu", cpu.record.experiment, "no driver")]
+    return beside_none(cpu_result(make_result, name, 1.0))
 
 
 HOUR_STEP = STEP.model_copy(update={"flops": 10**13})

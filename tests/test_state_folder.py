@@ -15,11 +15,7 @@ def test_a_training_goes_on_beside_a_file_in_the_state_folders_place_and_names_t
     *, users_is_writable: bool, prepare_stage: PrepareStage, tmp_path: Path, empty_database: Path
 ) -> None:
     stage, users, temporary = prepare_stage(epochs=2), tmp_path / "users", tmp_path / "temporary"
-    places = (
-        [stage.folder / ".photofinish"]
-        if users_is_writable
-        else [stage.folder / ".photofinish", users]
-    )
+    places = [stage.folder / ".photofinish", *([] if users_is_writable else [users])]
     for place in places:
         place.write_text("mine", encoding="utf-8")
     temporary.mkdir()
