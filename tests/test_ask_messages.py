@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from photofinish.errors import UserError
 from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_files import AskFiles
-from photofinish.scripts import output, run_script
+from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
 
@@ -52,7 +53,7 @@ def test_a_fixed_cuda_device_means_the_cpu_and_another_error_does_not(
 ) -> None:
     for code, is_mapped in (("torch.ones(1).cuda()", True), ("torch.nope", False)):
         _refusal(f"import torch; {code}", warm_python.executable())
-        said = "train.py:1 asks for a GPU: once more, with cuda meaning the CPU"
+        said = "train.py:1 needs a GPU, and none is here. Running the script again, with cuda"
         assert (said in capsys.readouterr().err) is is_mapped
 
 
@@ -127,19 +128,9 @@ def test_a_script_gets_our_input_if_it_runs_once() -> None:
     assert "ZeroDivisionError" in ended.stderr
 
 
-def test_a_question_of_the_script_is_shown_once_and_a_progress_bar_is_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(output, "SILENT_SECONDS", 0.0)
-    refusal = _refusal("""
-import time
-for printed in ("\\r5% loaded", "\\nIt is loaded.\\n", "Continue? [y/N] "):
-    print(printed, end="", flush=True)
-    time.sleep(2.5)
-""")
-    assert "never imported torch" in refusal
-    said = re.findall("the script printed (.*)", capsys.readouterr().err)
-    assert said == ["'Continue? [y/N]', and nothing since"]
+def test_a_question_that_nobody_sees_ends_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", Mock(isatty=lambda: True))
+    assert "EOFError" in _refusal("input('Continue?')")
 
 
 def test_the_end_of_a_long_output_is_kept_and_shown_and_no_file_has_it_all() -> None:
