@@ -47,11 +47,10 @@ RUN_BY = {
     "": (
         *("config/messages.py", "config/other_names.py", "config/problems.py"),
         *("config/loader.py", "commands/cli.py", "planning/checks.py", "planning/plan.py"),
-        "reporting/extrapolated.py",
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
-        "reporting/templates.py",
+        *("reporting/templates.py", "reporting/extrapolated.py"),
         *("answer/comparison.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
         *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
     ),

@@ -39,7 +39,8 @@ RUNS_WITHOUT = {
         "torch torchvision",
     ),
     "the stages that train and measure": (
-        "runs.stage runs.train runs.views measure.measure_job measure.measure reporting.extrapolated",
+        "runs.stage runs.train runs.views measure.measure_job measure.measure "
+        "reporting.extrapolated",
         "dvc mlflow pandas sklearn scipy matplotlib jinja2 yaml ruamel requests torchmetrics "
         "sqlalchemy alembic cloudpickle",
     ),
