@@ -49,7 +49,7 @@ def main() -> None:
     if "PHOTOFINISH_QUIET" not in os.environ:
         why = gpu.missing
         if "DVC_STAGE" in os.environ:
-            why = "no usable GPU found; `photofinish plan` says why"
+            why = "no usable GPU; `photofinish plan` says why"
         jobs = counted(len(params.experiments) + len(params.scripts), "job")
         gpus = [f" and the {each.name}" for each in gpu.accelerators[:1]] or [f" only ({why})"]
         print(f"{jobs}, on this CPU{gpus[0]}.")

@@ -327,5 +327,4 @@ def lively(
 
 def text_of(verdict: Verdict) -> str:
     """Return the answer with all its evidence and doubts."""
-    busy = [verdict.busy] if verdict.busy else []
-    return " ".join([*verdict.lines, *busy, *verdict.details, *verdict.cautions])
+    return " ".join([*verdict.lines, *verdict.details, *verdict.cautions])

@@ -119,8 +119,7 @@ def test_beside_other_programs_a_gpu_here_is_compared_when_the_machine_is_idle(j
     assert below.startswith("The machine was busy (other programs used 40% of the CPU), so ")
     command = "`photofinish run --force --single-item train-cpu@small-mlp && photofinish run`"
     assert found.action.startswith(f"when the machine is idle, {command} (")
-    assert found.busy
-    assert "for 100% of the run, other programs used 40% of the cores" in found.busy
+    assert "for 100% of the run, other programs used 40% of the cores" in found.cautions[0]
     # Idle, the CPU takes less than 10 s, and the GPU takes 125.
     assert decide(pair_of(job(10.0, load=(BUSY,)), job(125.0, "gpu"))).answer == "No"
 
@@ -272,7 +271,7 @@ def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range(job: Job
     pairs = [pair_of(each, settings=T4) for each in (sampled, with_timings(sampled, load=(BUSY,)))]
     lines = [verdict(*each).answer for each in zip(pairs, decide_all(pairs), strict=True)]
     for line in lines:
-        assert re.search(r": ~?[\d.]+ min here, as busy as now for the sweep's 2 jobs, ", line)
+        assert re.search(r": ~?[\d.]+ min here, as busy as now, for the sweep's 2 jobs, ", line)
         assert not re.search("unknown|not known|rough", line)
 
 
@@ -288,7 +287,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
     assert decide(pair_of(alone, settings=T4)).answer == "No"
     assert decide(pair_of(seeds, settings=T4)).answer == "Probably yes"
-    assert ": 93 min here for all seeds, " in verdict(pair_of(seeds, settings=T4)).answer
+    assert ": 93 min here, for all seeds, " in verdict(pair_of(seeds, settings=T4)).answer
     sweep = [pair_of(alone, settings=T4)] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
@@ -297,7 +296,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     assert summary([*zip(sweep, decisions, strict=True)]) == f"Probably yes, rent a T4: {jobs}."
     two = [pair_of(alone, settings=T4)] * 2
     line = verdict(two[0], decide_all(two)[0]).answer
-    assert re.search(r": 19 min \(\d+-\d+\) here for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
+    assert re.search(r": 19 min \(\d+-\d+\) here, for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
     *others, last = decide_all(
         [*sweep, pair_of(with_timings(alone, operations=unknown), settings=T4)]

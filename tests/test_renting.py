@@ -283,11 +283,9 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     (offer,), text = pair.renting.options, text_of(verdict(pair))
     is_launch_bound = flops < 10**9
     assert ("At batch size 16, launching kernels takes most of a step" in text) == is_launch_bound
-    assert ('`cuda_graphs: "on"`' in text) == is_launch_bound
     if is_launch_bound:
         larger = offer.estimate.larger_batch
         assert larger.larger_step_seconds == larger.step_seconds == 0.002  # a step on the CPU
-        assert offer.estimate.captured_job_seconds
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Scripts that insist on CUDA, or have no optimizer, on a machine without a GPU."""
+"""Scripts that insist on CUDA, on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import warm_python
 from conftest import ROOT, run_command
-from watched_scripts import figures_of, recorded
 
 from photofinish.errors import UserError
 from photofinish.scripts.run_script import Limits, watch
@@ -126,71 +124,6 @@ for epoch in range(3):
         optimizer.step()
 """
 LIMITS = Limits(60.0, 60.0)
-BY_HAND = """
-from photofinish.inside.hooks import start
-start()
-import torch
-from torch import nn
-from torch.nn import functional
-
-torch.manual_seed(0)
-data = [(torch.randn(8, 6), torch.randint(4, (8,))) for _ in range(20)]
-net, other = nn.Linear(6, 4), nn.Linear(6, 4)
-named = {"w": torch.randn(6, 4, requires_grad=True), "b": torch.zeros(4, requires_grad=True)}
-
-class Sgd:
-    def __init__(self, weights):
-        self.weights = list(weights)
-    def step(self):
-        with torch.no_grad():
-            for weight in self.weights:
-                weight -= 0.1 * weight.grad
-                weight.grad = None
-
-own = Sgd(net.parameters())
-def loss_of(weights, x, y):
-    return functional.cross_entropy(x @ weights["w"] + weights["b"], y)
-gradient_of = torch.func.grad(loss_of)
-
-for epoch in range(3):
-    for x, y in data:
-"""
-UPDATES = {
-    "data": """
-        functional.cross_entropy(net(x), y).backward()
-        for weight in net.parameters():
-            weight.data.add_(weight.grad, alpha=-0.1)
-        net.zero_grad()
-""",
-    "no_grad": """
-        loss_of(named, x, y).backward()
-        with torch.no_grad():
-            for weight in named.values():
-                weight -= 0.1 * weight.grad
-                weight.grad.zero_()
-""",
-    "torch.func": """
-        gradients = gradient_of(named, x, y)
-        named = {name: weight - 0.1 * gradients[name] for name, weight in named.items()}
-""",
-    "two backward passes": """
-        functional.cross_entropy(net(x), y).backward()
-        functional.cross_entropy(other(x), y).backward()
-        with torch.no_grad():
-            for weight in [*net.parameters(), *other.parameters()]:
-                weight -= 0.1 * weight.grad
-                weight.grad = None
-""",
-    "an own class": """
-        functional.cross_entropy(net(x), y).backward()
-        own.step()
-""",
-    "a dict of tensors": """
-        gradients = torch.autograd.grad(loss_of(named, x, y), named.values())
-        pairs = zip(named.items(), gradients)
-        named = {key: (value - 0.1 * g).detach().requires_grad_() for (key, value), g in pairs}
-""",
-}
 
 
 def test_each_spelling_of_cuda_does_what_it_does_by_hand_on_the_cpu(tmp_path: Path) -> None:
@@ -237,30 +170,3 @@ def test_what_nothing_on_the_cpu_stands_in_for_is_named_with_its_line(
     with pytest.raises(UserError) as raised:
         watched(tmp_path, monkeypatch, check=check)
     assert expected in str(raised.value)
-
-
-@pytest.mark.parametrize("update", UPDATES)
-def test_a_training_that_updates_its_weights_by_hand_has_steps_and_a_length(
-    tmp_path: Path, update: str
-) -> None:
-    process, _ = recorded(tmp_path, BY_HAND + UPDATES[update])
-    assert figures_of(process).steps == 60 - 2  # those before its line is known
-    assert [(each.name, each.value) for each in process.by_loops.values()] == [("max_steps", 60)]
-    assert (process.counts is None) is (update == "torch.func")  # which allows no hooks
-    if process.counts and update == "no_grad":  # its two products and four updates
-        assert process.counts["operations"]["flops"] == 2 * 2 * 8 * 6 * 4
-
-
-def test_a_script_with_an_optimizer_is_left_alone(tmp_path: Path) -> None:
-    script = "\n".join(
-        (
-            "from photofinish.inside.hooks import start",
-            "start()",
-            TRAIN.format(check="", move=""),
-            "print(torch.Tensor.backward.__module__, torch.autograd.grad.__module__)",
-            "print(hasattr(torch.Tensor.backward, '__wrapped__'))",
-        )
-    )
-    process, printed = recorded(tmp_path, script)
-    assert figures_of(process).steps == 24
-    assert printed.split() == [torch.Tensor.backward.__module__, "torch.autograd", "False"]

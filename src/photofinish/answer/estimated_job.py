@@ -24,7 +24,6 @@ from photofinish.answer.prices import cheapest_machine
 from photofinish.answer.result import Result
 from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
-from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.machine.host import allowed_cores
 from photofinish.results.job_times import JobTimes
@@ -59,8 +58,6 @@ class Estimate:
     """Larger batch to suggest, if launching decides the step's time."""
     hides_loading: bool = False
     """True if workers here may hide loading that would take longer than this GPU's steps."""
-    captured_job_seconds: float | None = None
-    """Time of the job with `cuda_graphs: "on"`, if only that setting captures its steps."""
 
 
 def estimate_job(
@@ -75,11 +72,6 @@ def estimate_job(
     if step is None:
         return None
     job = _EstimatedJob(run, operations, stays, accelerator, scale)
-    captured = None
-    if run.settings and why_not_captured(run.settings):
-        with_graphs = run.settings.model_copy(update={"cuda_graphs": "on"})
-        if are_captured(with_graphs, operations):
-            captured = _estimate_step(run, with_graphs, operations, accelerator)
     return Estimate(
         job.epoch_seconds(step),
         job.steps * step.seconds,
@@ -87,7 +79,6 @@ def estimate_job(
         job.time(step),
         _larger_batch(run, operations, accelerator, step),
         job.most_loading_seconds > job.epoch_seconds(step),
-        job.time(captured).seconds if captured else None,
     )
 
 

@@ -207,11 +207,6 @@ def _records(
     starts = [(at or run.began_at) - run.began_at for at, run in zip(ready, runs, strict=True)]
     here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:
-        print(
-            f"Until its first batch, the run on the CPU took {seconds(here_seconds)} and the run "
-            f"on the GPU {seconds(there_seconds)}, which counts for both.",
-            file=sys.stderr,
-        )
         startup_seconds = max(0.0, records[0].startup_seconds - here_seconds + there_seconds)
         records[0] = records[0].model_copy(update={"startup_seconds": startup_seconds})
     elif there_seconds > here_seconds + CONTEXT_SECONDS[2]:

@@ -57,7 +57,8 @@ def print_start(training_seconds: float) -> None:
     """Print what happens to the script, before the imports and measurements that take time."""
     print(
         f"Running your script for up to {seconds(training_seconds)} of training, then stopping it. "
-        f"Files it writes (checkpoints, logs) are kept.",
+        f"Its files (checkpoints, logs) are written as usual, over older ones, and kept. "
+        f"Its output is hidden unless you give --show-output.",
         file=sys.stderr,
         flush=True,
     )

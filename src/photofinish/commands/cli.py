@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import io
-import shutil
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import photofinish
 from photofinish.commands import pipeline
@@ -158,7 +156,7 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     run = command("run", pipeline.run)
     run.usage = "photofinish run [--example NAME] [--verbose] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
-    run.add_argument("--verbose", action="store_true", help="show DVC's lines, too")
+    run.add_argument("--verbose", action="store_true", help="also show DVC's output")
     command("plan", _plan)
     report = command("report", pipeline.show_answers)
     forms = report.add_mutually_exclusive_group()
@@ -167,12 +165,8 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     ui = command("ui", pipeline.show_runs)
     ui.add_argument("--port", type=int, default=5000, help="default: 5000")
     gate = command("gate", _gate)
-    sides = gate.add_mutually_exclusive_group()
-    sides.add_argument(
+    gate.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
-    )
-    sides.add_argument(
-        "--python", metavar="PYTHON", help="compare with the environment of another python"
     )
     gate.add_argument(
         "--slower", metavar="FACTOR", type=float, default=ALLOWED,
@@ -220,18 +214,12 @@ def _plan(_args: argparse.Namespace) -> None:
 
 
 def _gate(args: argparse.Namespace) -> None:
-    from photofinish.gate.gate import changes_since, changes_with, check
+    from photofinish.gate.gate import changes_since, check
 
-    python = None
-    if args.python:
-        python = Path(shutil.which(args.python) or args.python).expanduser().absolute()
     try:
         pipeline.enter()
         pipeline.run_stages(["split", "download-weights"])
-        if python:
-            changes = changes_with(python, args.slower)
-        else:
-            changes = changes_since(args.base, args.slower)
+        changes = changes_since(args.base, args.slower)
     except UserError as error:
         raise NotComparedError(str(error)) from error
     except SystemExit:  # of a stage that printed why

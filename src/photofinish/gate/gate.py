@@ -1,4 +1,4 @@
-"""Compare this folder's trainings with another commit's or environment's.
+"""Compare this folder's trainings with another commit's.
 
 Both sides train the same packed data on this machine, in turns of a fraction of a second. Other
 programs therefore slow both sides, and no record of another machine is needed.
@@ -6,9 +6,6 @@ programs therefore slow both sides, and no record of another machine is needed.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -26,10 +23,6 @@ from photofinish.wording import ratio
 _MOST_STARTS = 5
 """Maximum number of pairs of processes."""
 _PARAMS = Path("params.yaml")
-_VERSIONS = (
-    "import platform; from importlib.metadata import version; "
-    "print(f'torch {version(\"torch\")} in Python {platform.python_version()}')"
-)
 
 
 def changes_since(base: str, allowed: float) -> dict[str, Change]:
@@ -44,20 +37,7 @@ def changes_since(base: str, allowed: float) -> dict[str, Change]:
         ) from error
     with tempfile.TemporaryDirectory() as temporary:
         before = exported(now, commit, Path(temporary).resolve())
-        return _changes(before, now, f"since {before.title}", allowed)
-
-
-def changes_with(python: Path, allowed: float) -> dict[str, Change]:
-    """Return how each training changes in another environment, and print a line for each."""
-    now = _working_tree()
-    where = f"with {_versions(str(python))}, not {_versions(sys.executable)}"
-    with tempfile.TemporaryDirectory() as temporary:
-        # Both sides run the code of this photofinish.
-        package = Path(__file__).parents[1]
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(package, Path(temporary) / package.name, ignore=ignore)
-        other = Checkout(now.top, now.folder, str(python), str(python), Path(temporary))
-        return _changes(now, other, where, allowed)
+        return _changes(before, now, allowed)
 
 
 def check(changes: dict[str, Change], *, same_losses: bool) -> None:
@@ -81,12 +61,12 @@ def check(changes: dict[str, Change], *, same_losses: bool) -> None:
         )
 
 
-def _changes(before: Checkout, now: Checkout, where: str, allowed: float) -> dict[str, Change]:
+def _changes(before: Checkout, now: Checkout, allowed: float) -> dict[str, Change]:
     """Compare trainings that both sides have, on the data of `now`. Leave out unchanged ones."""
     changes = {}
     for training in _comparable(before, now):
         change = _compare(training, before, now, allowed)
-        print(f"{training} {where}: {change or 'unchanged'}", flush=True)
+        print(f"{training} since {before.title}: {change or 'unchanged'}", flush=True)
         if change:
             changes[str(training)] = change
     return changes
@@ -118,13 +98,6 @@ def _extract(repository: Path, commit: str, folder: Path) -> None:
         _, kind, of_submodule = entry.split()
         if kind == "commit" and (repository / path / ".git").exists():
             _extract(repository / path, of_submodule, folder / path)
-
-
-def _versions(python: str) -> str:
-    ran = subprocess.run([python, "-c", _VERSIONS], check=False, stdout=subprocess.PIPE, text=True)
-    if ran.returncode:
-        raise UserError(f"{python} has no torch, or isn't a Python: see above")
-    return ran.stdout.strip()
 
 
 def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:
@@ -163,14 +136,14 @@ def _compare(
 ) -> Change | None:
     """Time a training on both sides, in new processes until it is clear whether it is slower.
 
-    Returns None if settings, code and environment are the same.
+    Returns None if settings and code are the same.
     """
     pairs: tuple[Rounds, ...] = ()
     turns = [1]
     with exclusive_machine(f"gate: {training.name}"):
         while len(pairs) < _MOST_STARTS and not Change(allowed, pairs).is_clear:
             with start_side(before, now, training) as old, start_side(now, now, training) as new:
-                if old.answer() == new.answer() and before.python == now.python:
+                if old.answer() == new.answer():
                     return None
                 pairs += (take_turns(old, new, turns, len(pairs)),)
     return Change(allowed, pairs)

@@ -1,4 +1,4 @@
-"""Both sides of the gate: files of a commit, an environment, and the process that trains there."""
+"""Both sides of the gate: files of a commit, and the process that trains there."""
 
 from __future__ import annotations
 
@@ -23,15 +23,12 @@ _FEWEST_ROUNDS, _ENOUGH_ROUNDS, _MOST_SECONDS = 3, 30, 8.0
 
 @dataclass(frozen=True)
 class Checkout:
-    """Files of a commit or of the working tree, and the environment that trains there."""
+    """Files of a commit or of the working tree."""
 
     top: Path
     folder: Path
     """Folder of params.yaml."""
     title: str
-    python: str = sys.executable
-    package: Path | None = None
-    """Folder with this photofinish, for an environment that may have another or none."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +50,15 @@ def start_side(own: Checkout, work: Checkout, training: TimedTraining) -> Iterat
     arguments = [training.name, training.device, str(training.data), str(training.weights)]
     if own.top != work.top:
         arguments.append(str(work.top))
-    paths = [str(own.package)] if own.package else []
+    paths = []
     # The project's folders on Python's path, as folders of a commit.
-    for entry in filter(None, () if own.package else sys.path):
+    for entry in filter(None, sys.path):
         folder = Path(entry).resolve()
         if folder.is_relative_to(work.top) and folder.name != "site-packages":
             paths.append(str(own.top / folder.relative_to(work.top)))
     paths += filter(None, [os.environ.get("PYTHONPATH")])
     process = subprocess.Popen(
-        [own.python, "-m", "photofinish.gate.side", *arguments],
+        [sys.executable, "-m", "photofinish.gate.side", *arguments],
         cwd=own.folder,
         env=os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if paths else {}),
         stdin=subprocess.PIPE,

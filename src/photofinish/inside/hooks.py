@@ -61,6 +61,9 @@ def start() -> Recorder | None:
     if fcntl:
         threading.Thread(target=_end_with, args=(folder / LOCK,), daemon=True).start()
     if os.environ.get("RANK", "0") != "0":
+        if MAPS_CUDA in os.environ:
+            calls = {"torch": lambda: map_cuda_to_the_cpu(sys.modules["torch"])}
+            sys.meta_path.insert(0, _AfterImport(calls))
         return None
     recorder = Recorder(folder)
 

@@ -24,8 +24,6 @@ from .timed_batches import NAMED, Loaders, NamedLoader
 from .without_gpu import failure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
@@ -66,7 +64,7 @@ class Recorder:
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
-        self.first_step_at: float | None = None
+        self._first_step_at: float | None = None
         self._is_on_cpu = True
         self._device: Device | None = None
         self.is_attentive = True
@@ -110,9 +108,6 @@ class Recorder:
         from .patches import watch_torch
 
         watch_torch(self)
-        from .by_hand import watch_gradients
-
-        watch_gradients(self)
         self._torch = torch
         self.watch_forward()
         from .first_values import FirstValues
@@ -147,7 +142,7 @@ class Recorder:
 
     def loader_ended(self) -> None:
         """Watch whether validation follows."""
-        if self.first_step_at is not None:
+        if self._first_step_at is not None:
             self.watch_forward()
 
     def batch_loaded(self, number: int, batch: Any) -> None:
@@ -158,7 +153,7 @@ class Recorder:
             self._end_run()
             self.batches = self.batches or 1
         self.loader = number
-        if self._first_step and self._compiles and self.first_step_at is None:
+        if self._first_step and self._compiles and self._first_step_at is None:
             self._first_step.batch_loaded()
         if self._single_steps.counting is not None:
             self._single_steps.counting.add(batch)
@@ -166,13 +161,10 @@ class Recorder:
             self._device.begin_event()
         self._note_seen()
 
-    def step_ended_without_optimizer(self, tensors: Sequence[Any] = ()) -> None:
-        """End a period of a script in which no optimizer's step was seen, such as in a graph.
-
-        The tensors are on the device that computes.
-        """
-        if self.first_step_at is None:
-            self._add_optimizer(NAMED, tensors)
+    def named_batch_ended(self) -> None:
+        """End a period of a script in which no optimizer's step was seen, such as in a graph."""
+        if self._first_step_at is None:
+            self._add_optimizer(NAMED, [])
         if self._optimizers.has_only_named:
             self._steps[0] += 1
             self._end_period(_clock())
@@ -185,7 +177,7 @@ class Recorder:
             self._closes_at = 0.0
 
     def _module_begins(self, module: Any, _inputs: Any) -> None:
-        if self.first_step_at is None:
+        if self._first_step_at is None:
             self._forward_passes += 1
             self._note_seen()
         else:
@@ -200,7 +192,7 @@ class Recorder:
 
     def _note_seen(self) -> None:
         """Note how many batches and forward passes there were before the first step."""
-        if self.first_step_at is None:
+        if self._first_step_at is None:
             now, is_first = _clock(), self._seen_at is None
             self._seen_at = self._seen_at or now
             if is_first or self._lines.is_old(now):
@@ -252,7 +244,7 @@ class Recorder:
         self._optimizers.keep(optimizer, number)
         return number
 
-    def _add_optimizer(self, key: Any, weights: Sequence[Any]) -> int:
+    def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
         had_only_named = self._optimizers.has_only_named
         number = self._optimizers.add(key)
         if had_only_named:
@@ -269,8 +261,8 @@ class Recorder:
                 self._device = found
             except Exception:  # noqa: BLE001  # of a device that torch.accelerator lacks
                 self.note_unseen(f"trains on {kind} with a torch that can't wait for it")
-        if self.first_step_at is None:
-            self.first_step_at = _clock()
+        if self._first_step_at is None:
+            self._first_step_at = _clock()
             self.is_attentive = self._device is not None
             self._forget_forward()
             if self._lines.begin_training():
@@ -329,7 +321,7 @@ class Recorder:
 
     def _grown(self, now: float, least: float, most: float) -> float:
         """Return a share of the training so far, within limits."""
-        return min(most, max(least, _BLOCK_SHARE * (now - (self.first_step_at or now))))
+        return min(most, max(least, _BLOCK_SHARE * (now - (self._first_step_at or now))))
 
     def _sums(self, at: float) -> list[Any]:
         on_device = self._device.event_seconds() if self._device else []
@@ -352,7 +344,7 @@ class Recorder:
     def _end_single_step(self) -> None:
         """Count the operations in a period, once training has begun. Watch some on the CPU."""
         single, steps, now = self._single_steps, sum(self._all_steps), _clock()
-        passed_seconds = now - (self.first_step_at or now)
+        passed_seconds = now - (self._first_step_at or now)
         has_validated = self._validations > self._validations_before
         self._validations_before = self._validations
         if single.step_ended(
@@ -383,7 +375,7 @@ class Recorder:
         """Write the remaining lines."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
-        if self.first_step_at is None:
+        if self._first_step_at is None:
             self._note(kind="seen", **self._seen)
         else:
             self._end_run()

@@ -44,8 +44,7 @@ class StepClock:
     def note(self) -> dict[str, Any]:
         """Line that the recorder writes at the end."""
         seconds = {part: each / self.steps for part, each in self._seconds.items()}
-        # Gradients that no backward pass computes leave the parts unknown.
-        return {"kind": "step_parts", "value": seconds if seconds["backward"] else {}}
+        return {"kind": "step_parts", "value": seconds}
 
     def _module_begins(self, *_: Any) -> None:
         if self._forward_at is None:

@@ -8,32 +8,37 @@ from __future__ import annotations
 import copyreg
 import functools
 import linecache
+import re
 import sys
 import sysconfig
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 _FACTORIES = (
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full",
-    "full_like", "hann_window", "linspace", "logspace", "ones", "ones_like", "rand", "rand_like",
-    "randint", "randint_like", "randn", "randn_like", "randperm", "scalar_tensor",
-    "sparse_coo_tensor", "tensor", "tril_indices", "triu_indices", "zeros", "zeros_like",
+    "full_like", "hamming_window", "hann_window", "linspace", "logspace", "normal", "ones",
+    "ones_like", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "randperm",
+    "scalar_tensor", "sparse_coo_tensor", "tensor", "tril_indices", "triu_indices", "zeros",
+    "zeros_like",
 )  # fmt: skip
 _METHODS = "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "to"
 _ANSWERS = {
-    "current_device": 0, "get_device_capability": (0, 0), "get_device_name": "CPU",
-    "mem_get_info": (0, 0), "memory_stats": {}, "memory_summary": "",
-    "reset_peak_memory_stats": None,
-    "reset_max_memory_allocated": None, "set_device": None, "set_per_process_memory_fraction": None,
-    "set_rng_state": None, "synchronize": None,
-    "get_device_properties": SimpleNamespace(name="CPU", total_memory=0, major=0, minor=0,
+    "current_device": 0, "get_device_capability": (0, 0), "get_device_name": "CPU", "init": None,
+    "ipc_collect": None, "mem_get_info": (1, 1), "memory_stats": Counter(), "memory_summary": "",
+    "reset_max_memory_allocated": None, "reset_peak_memory_stats": None, "set_device": None,
+    "set_per_process_memory_fraction": None, "set_rng_state": None, "set_stream": None,
+    "synchronize": None,
+    "get_device_properties": SimpleNamespace(name="CPU", total_memory=1, major=0, minor=0,
                                              multi_processor_count=0),
 }  # fmt: skip
 """What functions of torch.cuda return that would raise an error."""
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_OF_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\b(hip|gpus?|mps|xpu)\b", re.I)
+_NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent)
 
 
 class _Stream:
@@ -74,11 +79,12 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
 
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            if len(arguments) > first and isinstance(arguments[first], (str, int)):
+            if len(arguments) > first and isinstance(arguments[first], (str, int, real)):
                 place = on_cpu(arguments[first])
                 arguments = (*arguments[:first], place, *arguments[first + 1 :])
             if "device" in named:
                 named["device"] = on_cpu(named["device"])
+            named.pop("pin_memory", None)
             return function(*arguments, **named)
 
         return call
@@ -95,8 +101,9 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
         def __new__(cls, *_: Any, **__: Any) -> Any:
             return super().__new__(cls, device="cpu")
 
-    def load_on_cpu(file: Any, _place: Any = None, *arguments: Any, **named: Any) -> Any:
-        return load(file, *arguments, **{**named, "map_location": "cpu"})
+    def load_on_cpu(f: Any, _place: Any = None, *arguments: Any, **named: Any) -> Any:
+        named.pop("map_location", None)
+        return load(f, "cpu", *arguments, **named)
 
     def with_type(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -127,7 +134,7 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
     cuda = torch.cuda
     for name, answer in _ANSWERS.items():
         setattr(cuda, name, lambda *_, answer=answer, **__: answer)
-    cuda.get_rng_state = torch.get_rng_state
+    cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     for name in ("Event", "Stream", "current_stream", "default_stream", "device", "stream"):
         setattr(cuda, name, _Stream)
     for name in dir(cuda):
@@ -136,16 +143,24 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
 
 
 def failure() -> dict[str, Any] | None:
-    """Return the error that ends the script, and the line of the script that asked for it."""
+    """Return the error that ends the script as it has no GPU, and the script's line, or None."""
     error = getattr(sys, "last_value", None)
     frames = traceback.extract_tb(error.__traceback__) if error else []
-    own = [frame for frame in frames if not frame.filename.startswith(("<", *_LIBRARIES))]
+    own = [each for each in frames if _is_own(each.filename)]
     if not own:
         return None
     line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
-    return {
-        "at": f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}",
-        "line": line,
-        "text": f"{type(error).__name__}: {error}".splitlines()[0],
-        "is_own_check": frames[-1] == own[-1] and line.startswith(("assert ", "raise ")),
-    }
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    is_own_check = frames[-1] == own[-1] and line.startswith(("assert ", "raise "))
+    # A missing file may have such a name, and a check may have no text.
+    may_be = isinstance(error, (AssertionError, RuntimeError, ValueError))
+    if not (may_be and _OF_GPU.search(f"{text} {line}" if is_own_check else text)):
+        return None
+    at = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
+    return {"at": at, "line": line, "text": text, "is_own_check": is_own_check}
+
+
+def _is_own(file: str) -> bool:
+    """Return True for a file of the script, not of a library or of this package."""
+    is_installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
+    return not (is_installed or file.startswith(_NOT_OWN))

@@ -14,9 +14,8 @@ from photofinish.answer.decision import Action, Decision, gpu_of_yours
 from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import loads_longer_than_it_starts
-from photofinish.machine.load import load_warnings, share_of_others
+from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import (
-    MUCH_WAITING,
     bound_share,
     how_known,
     not_known,
@@ -125,25 +124,25 @@ def _here(pair: Comparison, worth: Worth, kind: str) -> str:
     """Return the time here as it stands in the first line."""
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
         return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
-    places = {"GPU no": "on it"}
-    default = "on the CPU" if worth.about == "the GPU here" else "here"
-    return here_text(pair, worth, say(places.get(kind, default)))
+    place = say("on the CPU" if worth.about == "the GPU here" else "here")
+    return here_text(pair, worth, place)
 
 
 def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
     timings, value, interval = pair.cpu.timings, worth.here.seconds, worth.here.interval
     load, mark = worth.time_here, "~" * bool(timings.untimed_epochs)
+    at_most = say("at most") if timings.may_stop_early else ""
     if load.is_busy:
-        kind = "busy or idle" if load.idle_seconds else "busy"
-        text = say(kind, busy=value, idle=load.idle_seconds, place=place)
+        kind, idle_seconds = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        marks = {"mark": mark, "at_most": at_most}
+        text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
         # A saving has the range of the time here, so that stands beside it.
         saves = saves_text(worth) and not worth.is_yes
         has_range = mark or saves or _kind(pair, worth) in ("too short to rent", "can't tell")
         time = f"{mark}{time}" if has_range else seconds(value)
-        at_most = say("at most") if timings.may_stop_early else ""
         text = say("time at", time=time, place=place, at_most=at_most)
     if worth.jobs > 1:
         return say("of a sweep", time=text, jobs=worth.jobs)
@@ -212,9 +211,14 @@ def _waits(pair: Comparison, worth: Worth) -> str:
     estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
     if estimate is None or worth.jobs > 1:
         return ""
-    share = 1 - estimate.steps_seconds / estimate.epoch_seconds
-    is_loading = pair.cpu.settings or pair.cpu.waiting_share > MUCH_WAITING  # or other work
-    if share > MOST_OF_IT and is_loading:
+    if estimate.startup_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
+        return ""
+    waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
+    if pair.cpu.settings is None:  # it may have other work between its steps, too
+        own_seconds = pair.cpu.waiting_share * pair.cpu.timings.median_epoch_seconds
+        waiting_seconds = min(waiting_seconds, own_seconds)
+    share = waiting_seconds / estimate.epoch_seconds
+    if share > MOST_OF_IT:
         return say("waits for data", share=share)
     return say("waits for launches") if estimate.larger_batch else ""
 
@@ -280,6 +284,8 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
         price = f"~{seconds(worth.there_seconds)}, {cost}" if cost else ""
     elif kind == "stay here" and runs:
         kind = "stay here for few"
+    elif kind == "rent for some" and not runs:
+        kind = "stay here"
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
     gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
     text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)
@@ -332,15 +338,6 @@ def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
     return say("measure again", took=took_seconds, command=command)
 
 
-def busy_text(pair: Comparison) -> str | None:
-    """Return a note if the machine was busy, or None."""
-    busy = {run.device: found for run in pair.trained if (found := load_warnings(run.timings.load))}
-    if not busy:
-        return None
-    whose = [say("whose", device=device.upper()) for device in busy]
-    return say("busy times", why=next(iter(busy.values()))[0], whose=whose)
-
-
 def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:
     """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
     jobs: dict[str, list[str]] = defaultdict(list)
@@ -362,9 +359,8 @@ def legend(
         jobs = [pair.experiment for pair in busy] if len(answers) > 1 else []
         lines.append(say("legend of busy", jobs=jobs, share=share))
     for worth in (each.worth for _, each in answers if each.worth.is_elsewhere):
-        names = {"option": say("option of setup") if is_asked else ""}
-        names["keys"] = "" if is_asked else say("keys of renting")
-        line = say(f"legend of {worth.about}", terms=worth.terms, **names)
+        keys = say("keys of ask" if is_asked else "keys of renting")
+        line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)
         if worth.terms.worth_seconds and line not in lines:
             lines.append(line)
     text = " ".join(texts)

@@ -19,8 +19,6 @@ from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import with_article
 
-_WORTH_CAPTURING = 1.5
-"""Smallest speed-up of a job for which `cuda_graphs: "on"` is suggested."""
 MUCH_WAITING = 0.1
 """Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
@@ -163,9 +161,6 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
     if need and need.waiting_share > MUCH_WAITING:
         yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
-    captured_seconds = estimate.captured_job_seconds
-    if captured_seconds and estimate.job.seconds > _WORTH_CAPTURING * captured_seconds:
-        yield say("captured", seconds=captured_seconds, gpu=gpu)
 
 
 def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:

@@ -51,7 +51,7 @@ def job_line(measured: Measured, job: ExperimentPlan) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11-13 s), without ...`."""
     times = experiment_job(measured, job)
     low, high = job_time(times, with_seeds=True).interval
-    spread = "as busy as now" if times.busy else "by one part of it"
+    spread = "as busy as now" if times.busy else "estimated from one part"
     if math.isfinite(high):
         spread = between((low, high))
     if job.time_limit_seconds and job.time_limit_seconds < times.job_seconds:

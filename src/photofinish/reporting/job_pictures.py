@@ -6,7 +6,6 @@ Each is drawn only where it decides something.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from photofinish.answer.candidates import Candidate, candidates, short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.same_model import same_model
-from photofinish.answer.uncertainty import Interval
 from photofinish.reporting.answer_words import runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
@@ -34,7 +32,7 @@ from photofinish.reporting.drawing import (
 )
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
-from photofinish.reporting.sentences import SHORT_PARTS, break_even_epochs
+from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.results import EpochMetrics
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import is_wide, money
@@ -66,11 +64,12 @@ class _Line(NamedTuple):
 
 
 def job_pictures(pair: Comparison, decision: Decision) -> list[Picture]:
-    when = when_repaid if decision.is_here else when_rent_pays
-    found = [when(pair, decision), which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
+    rent = when_rent_pays(pair, decision)
+    found = [rent, which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
     return [each for each in found if each]
 
 
+@rc_context(SMALL_STYLE)
 def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
     """Draw the time over the number of runs, here and on a GPU that is rented once for all.
 
@@ -79,61 +78,30 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
     worth, gpu, runs = decision.worth, decision.worth.gpu, decision.worth.runs
     if gpu is None or runs is None or worth.is_yes or is_wide(gpu.time.interval):
         return None
+    terms, there = worth.terms, gpu.time.seconds
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
-        _Line(say("rented", gpu=gpu.name), worth.terms.start_seconds, gpu.time.seconds),
-        _Line(say("and minimum", worth=worth), worth.terms.least_seconds, gpu.time.seconds),
+        _Line(say("rented", gpu=gpu.name), terms.start_seconds, there),
+        _Line(say("and minimum", worth=worth), terms.least_seconds, there),
     )
-    crossing = worth.terms.least_seconds / (worth.here.seconds - gpu.time.seconds)
-    most, note = max(2.0, 2 * crossing, 1.2 * runs.surely), say("sentence", text=runs_text(runs))
-    return _lines(f"pays-{pair.experiment}", say("pays picture"), note, "runs", lines, most, runs)
-
-
-def when_repaid(pair: Comparison, decision: Decision) -> Picture | None:
-    """Draw the time over the number of epochs, on the CPU and on the GPU here.
-
-    Return None where the GPU repays its start-up at once or never.
-    """
-    found, gpu = pair.compared and pair.compared.break_even, pair.gpu
-    if not found or not gpu or not 0 < found.epochs < math.inf:
-        return None
-    lines = [
-        _Line(name, run.timings.startup_seconds, statistics.median(run.timings.pass_seconds))
-        for name, run in (("CPU", pair.cpu), (decision.gpu_name or "GPU", gpu))
-    ]
-    most, name = gpu.timings.planned_epochs, f"pays-{pair.experiment}"
-    if most < found.epochs < 10 * most:
-        most = 1.5 * found.epochs
-    note = say("sentence", text=break_even_epochs(found))
-    return _lines(name, say("repaid picture"), note, "epochs", lines, most, found.interval)
-
-
-@rc_context(SMALL_STYLE)
-def _lines(
-    name: str,
-    caption: str,
-    note: str,
-    unit: str,
-    lines: Sequence[_Line],
-    most: float,
-    band: Interval | None,
-) -> Picture:
-    """Draw the CPU's line, the GPU's, and the GPU's with the minimum that it must save."""
+    crossing = terms.least_seconds / (worth.here.seconds - there)
+    most = max(2.0, 2 * crossing, 1.2 * runs.surely)
     figure, axes = panel(SMALL, _HEIGHT)
     size, time_unit = _unit(max(each.start_seconds + most * each.each_seconds for each in lines))
     looks = ("cpu", LINES["cpu"]), ("gpu", LINES["gpu"]), ("gpu", ":")
-    for (label, start_seconds, each_seconds), (device, style) in zip(lines, looks, strict=False):
+    for (label, start_seconds, each_seconds), (device, style) in zip(lines, looks, strict=True):
         ends = start_seconds / size, (start_seconds + most * each_seconds) / size
         axes.plot((0, most), ends, style, color=DEVICE_COLOURS[device], label=label)
-    if band and band[0] < most:
-        axes.axvspan(band[0], min(band[1], most), color=INK, alpha=0.12, linewidth=0)
-    axes.set(xlabel=unit, ylabel=time_unit, xlim=(0, most))
+    axes.axvspan(*runs, color=INK, alpha=0.12, linewidth=0)
+    axes.set(xlabel="runs", ylabel=time_unit, xlim=(0, most))
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.legend(loc="outside upper left", ncols=2)
+    note = say("sentence", text=runs_text(runs))
     texts = [say("described line", it=each) for each in lines]
-    description = say("described lines", unit=unit, lines=texts, note=note)
-    return as_picture(figure, name, caption, description, note)
+    description = say("described lines", unit="runs", lines=texts, note=note)
+    name = f"pays-{pair.experiment}"
+    return as_picture(figure, name, say("pays picture"), description, note)
 
 
 @rc_context(SMALL_STYLE)

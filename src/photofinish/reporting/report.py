@@ -87,7 +87,7 @@ def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
         lines += ["", markdown_text(line)]
     lines += ["", _FOLD, f"<summary>{say('evidence')}</summary>", ""]
     for each in verdicts:
-        evidence = [each.answer, each.busy, *each.cautions, *each.details]
+        evidence = [each.answer, *each.cautions, *each.details]
         if each.model:
             evidence.append(say("same model", model=each.model))
         lines += [f"## {markdown_text(each.experiment)}", ""]

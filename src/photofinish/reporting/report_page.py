@@ -75,7 +75,7 @@ def page_of(
     shown = pairs[:MOST_SHOWN]
     details = [_details(*each) for each in zip(shown, verdicts, strict=False)]
     drawn = _pictures_of_all(pairs, decisions)
-    answers = _answers(pairs, verdicts)
+    answers = _answers(pairs, verdicts, is_asked=command is not None)
     experiments = [pair for pair in pairs if pair.cpu.settings]
     html = template("report.html.j2").render(
         answers=answers,
@@ -102,7 +102,7 @@ def _pictures_of_all(pairs: Sequence[Comparison], decisions: Sequence[Decision])
     return [all_jobs(pairs[:MOST_SHOWN], decisions[:MOST_SHOWN]), *heat_maps]
 
 
-def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> Answers:
+def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict], *, is_asked: bool) -> Answers:
     """Return the answers alone, without evidence."""
     answers = {
         pair.experiment: answer_record(pair, each)
@@ -114,7 +114,7 @@ def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> Answers:
         summary=summary_of(both),
         answers=answers,
         reasons=tuple(_reasons(pairs, verdicts)),
-        legend=tuple(legend(both, texts, is_asked=False)),
+        legend=tuple(legend(both, texts, is_asked=is_asked)),
         overview=tuple(tables.overview_table(verdicts, pairs)),
     )
 

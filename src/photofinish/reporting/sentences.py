@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,18 @@ from photofinish.answer.diagnosis import Diagnosis, tf32_gain
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.result import Result, Trained
 from photofinish.answer.seeds import OverSeeds
-from photofinish.answer.speedups import BreakEvenEpochs, Speedup
+from photofinish.answer.speedups import Speedup
 from photofinish.machine.load import load_warnings
 from photofinish.reporting.answer_words import (
     action_text,
     answer_text,
-    busy_text,
 )
 from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
 from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
+from photofinish.results.measured_job import MeasuredJob
 from photofinish.wording import factor, faster, measure_again
 
 _METRICS_NAMED = 3
@@ -47,8 +46,6 @@ class Verdict:
     """Recommendation, the beginning of the second line."""
     model: str
     """Comparison of the models, the end of the second line, or empty where no GPU ran."""
-    busy: str | None
-    """Warning that the machine was busy."""
     details: tuple[str, ...]
     """Paragraphs of evidence."""
     cautions: tuple[str, ...]
@@ -80,7 +77,6 @@ def verdict(
         answer=answer_text(pair, decision),
         action=action_text(pair, decision, command),
         model=model_text(pair),
-        busy=busy_text(pair),
         details=tuple(details),
         cautions=tuple(_cautions(pair)),
         missing=say("missing", why=pair.why_no_gpu) if pair.why_no_gpu else None,
@@ -96,8 +92,6 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
         yield say("epochs", it=epoch, faster=gain, verdict=winner, **devices)
     yield from _why(cpu, pair.diagnoses["cpu"])
     yield from _why(gpu, pair.diagnoses["gpu"])
-    if found := pair.compared.break_even:
-        yield say("repaid", when=break_even_epochs(found))
     if cpu.trained and gpu.trained:
         yield _scores(cpu.trained, gpu.trained, pair.parity)
         return
@@ -150,23 +144,6 @@ def in_words(speedup: Speedup) -> str:
     if speedup.is_faster is None:
         return say("no difference")
     return say("gpu faster" if speedup.is_faster else "cpu faster")
-
-
-def break_even_epochs(found: BreakEvenEpochs) -> str:
-    """Return when the GPU's longer start-up is repaid: `after 4 epochs (4 to 5)`."""
-    if found.interval and math.isfinite(found.interval[0]) and math.isinf(found.interval[1]):
-        return say("perhaps never")
-    when = say("never")
-    if not found.epochs:
-        when = say("at once")
-    elif math.isfinite(found.epochs):
-        when = say("after", epochs=math.ceil(round(found.epochs, 6)))
-    if found.interval is None:
-        return say("no exact end", when=when)
-    if math.isinf(found.epochs):
-        return when
-    low, high = (f"{math.ceil(end):,}" for end in found.interval)
-    return when if low == high else say("ends", what=when, low=low, high=high)
 
 
 def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
@@ -229,12 +206,16 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
 
 def _cautions(pair: Comparison) -> Iterator[str]:
     """Yield further reasons to doubt the answer."""
+    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    if script and script.cuda_at:
+        yield say("mapped", script=script)
     if pair.cpu.timings.untimed_epochs:
         yield caution(pair.cpu.timings)
     for run in pair.trained:
         device, times = run.device.upper(), run.timings
-        is_reported = load_warnings(times.load) and times.measured_load in ((), times.load)
-        if run.settings and times.step_warnings and not is_reported:
+        if warnings := load_warnings(times.load):
+            yield say("busy times", device=device, why=warnings)
+        elif run.settings and times.step_warnings:
             command = measure_again([f"measure-{run.device}@{run.experiment}"])
             yield say("busy steps", device=device, why=times.step_warnings, command=command)
     if any(run.timings.interruptions for run in pair.trained):

@@ -26,23 +26,30 @@ TEMPLATES = {
     "any GPU: No": "No GPU will help",
     "any GPU: Can't tell": "Can't tell",
     # The first line: the phrase, the time here, the time there with a machine's setup.
-    "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
+    "no by start-up": "{phrase}: {share:.0%} of the {here} is "
+    "start-up (at most "
     "{worth.limit:limit} faster).",
-    "no by loading": "{phrase}: data loading is {share:.0%} of each epoch, {here} (at most "
+    "no by loading": "{phrase}: {here}, and data loading is "
+    "{share:.0%} of each epoch (at most "
     "{worth.limit:limit} faster).",
-    "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
-    "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
+    "too short to rent": "{phrase}: {here}, so[ after "
+    "{worth.terms.start_seconds:time} of setup] a "
+    "GPU saves at most {most:time} (minimum "
+    "{worth.terms.worth_seconds:time}).",
     "shorter than setup": "{phrase}: {here}, and setting up a machine takes "
     "{worth.terms.start_seconds:time}.",
     "not worth it": "{phrase}: {here}, {there} on {gpu}[ {setup}].[ {saves:cap}.][ {waits}.]",
     "worth it": "{phrase}: {here}, {there} there[ {setup}][, {cost}].[ {waits}.]",
-    "close call": "{phrase}: {here}, {there} there[ {setup}][, {cost}][, {speedup}]."
+    "close call": "{phrase}: {here}, {there} there[ {setup}][, "
+    "{cost}][, {speedup}]."
     "[ {saves:cap}.][ {waits}.]",
-    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, {speedup}].[ {unknown:cap}.]"
+    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, "
+    "{speedup}].[ {unknown:cap}.]"
     "[ {waits}.]",
     "no estimate": "{phrase}: {here}, but no GPU estimate ({unknown}).",
     "GPU yes": "{phrase}: {here}, {there} on the GPU, {speedup}.[ {cause:cap}.]",
-    "only a GPU": "{phrase}: {there:time} a step, and no step finished in {here:time} on the CPU "
+    "only a GPU": "{phrase}: {there:time} a step, and no step "
+    "finished in {here:time} on the CPU "
     "({least} faster or more).",
     "GPU no": "{phrase}: {here}, {there} on {gpu}, {speedup}.[ {cause:cap}.]",
     "GPU close call": "{phrase}: {here}, {there} on the GPU, {speedup}.",
@@ -51,14 +58,15 @@ TEMPLATES = {
     # Its times.
     "here": "here",
     "on the CPU": "on the CPU",
-    "on it": "on it",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
-    "busy": "{busy:time}[ {place}], as busy as now",
-    "busy or idle": "{idle:time}[ {place}] when idle, {busy:time} as busy as now",
+    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
+    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] "
+    "when idle, {mark}{busy:time} as busy "
+    "as now",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
-    "of a sweep": "{time} for the sweep's {jobs:n job}",
-    "of all seeds": "{time} for all seeds",
+    "of a sweep": "{time}, for the sweep's {jobs:n job}",
+    "of all seeds": "{time}, for all seeds",
     "unsure": "very rough",
     "not known there": "an unknown time",
     "at least": "at least {least}",
@@ -75,7 +83,7 @@ TEMPLATES = {
     # Why an answer is open.
     "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
     "unknown loading": "loading could not be timed: {why}",
-    "uncounted": "no formula for {names}",
+    "uncounted": "no formula for the operator {names}",
     "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
     "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
@@ -93,14 +101,15 @@ TEMPLATES = {
     "use the CPU": "train on the CPU.",
     "use either": "use whichever is free.",
     "rent": "{rent}.",
-    "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]` prints how, and "
+    "rent by command": "`photofinish rent "
+    "{action.accelerator}[ -- {command}]` prints how, and "
     "starts nothing",
     "change a setting": "set `{setting}`: ~{gain} faster on this {device}[ ({ends})], {how}.",
     "fewer epochs": "set `epochs: {fewer.epochs}`, where {score}. The job gets {gain} faster.",
     "target reached": "validation accuracy reached its target ({fewer.accuracy:.1%})",
     "best reached": "validation accuracy peaked at {fewer.accuracy:.1%}",
     "measure again": "when the machine is idle, `{command}` (up to {took:time}).",
-    "measure longer": "set `time_limit: {limit} s` in params.yaml ({more:time} more).",
+    "measure longer": "set `time_limit: {limit} s` in params.yaml (trains {more:time} longer).",
     "sample longer": "ask again with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
     "ask again": "ask again when the machine is idle ({took:time}).",
@@ -140,44 +149,49 @@ TEMPLATES = {
     "seeds wanted": "unclear, {points}[; `seeds: {seeds}` would settle it]",
     "differ from": "no, from the {layer.name} on",
     "differ by": "no, {points}",
-    "points": "GPU {mean:+.1f} points ({ends})",
+    "points": "accuracy on the GPU {mean:+.1f} points ({ends})",
     # All answers, and the legend below them.
     "named": "{phrase}: {jobs:commas}.",
     "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
     "of the CPU)], so these times may be too long.",
-    "legend of renting": "Renting: {terms.start_seconds:time} of setup[ ({option})], then it must "
-    "save {terms.worth_seconds:time}[ ({keys})].",
-    "legend of using": "Another GPU:[ {terms.start_seconds:time} of setup, then] it must save "
-    "{terms.worth_seconds:time}[ ({keys})].",
-    "option of setup": "--start-minutes",
-    "keys of renting": "compare.rental_minutes, worth_saving",
+    "legend of renting": "Renting must save {terms.worth_seconds:time} after "
+    "{terms.start_seconds:time} of setup[ ({keys})].",
+    "legend of using": "A GPU elsewhere must save {terms.worth_seconds:time}[ after "
+    "{terms.start_seconds:time} of setup][ ({keys})].",
+    "keys of ask": "--start-minutes",
+    "keys of renting": "compare.worth_saving, compare.rental_minutes",
     "legend of marks": "{marks:commas}.",
     "mark of ~": "~ estimated",
     "mark of *": "* from another machine",
-    "mark of (": "(a-b) holds 9 times in 10",
+    "mark of (": "(a-b) holds 9 runs in 10",
     "not checked": "Same model: not checked where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
-    "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
+    "({it.step_seconds:time}). At "
+    "{it.larger_batch_size}, a step takes "
     "{it.larger_step_seconds:time}.",
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
-    "With {it.larger_batch_size} times as many samples, a step takes "
+    "With {it.larger_batch_size} times as "
+    "many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "captured": 'With `cuda_graphs: "on"`, it would take about {seconds:time} on {gpu}.',
     "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
-    "samples/s, but one core here loads {need.core_samples_a_second:ratio}. On the cheapest "
-    "machine ({need.cores:n core}, {need.vcpus} vCPUs) it would wait {need.waiting_share:.0%} of "
+    "samples/s, but one core here loads "
+    "{need.core_samples_a_second:ratio}. On the cheapest "
+    "machine ({need.cores:n core}, {need.vcpus} vCPUs) "
+    "it would wait {need.waiting_share:.0%} of "
     "the time; it needs {cores:n core}.",
     "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
-    "here hid the loading behind slower steps, so it could not be timed. It lies between none and "
-    "{run.step_loading_seconds:time} a step, which the first batches took.",
+    "here hid the loading behind slower steps, so it "
+    "could not be timed. It lies between none and "
+    "{run.step_loading_seconds:time} a step, "
+    "which the first batches took.",
     "no loading": "Loading could not be timed: {why}.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
     "records": "{gpus:list}: measured on another machine.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
-    "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
-    "repaid": "The GPU makes up for its longer start-up {when}.",
+    "{it.cpu_seconds:time} on "
+    "{cpu.device_name}: {faster}; {verdict}.",
     "scores after": "{name:cap} is {cpu} on the CPU after {cpu_timed} and {gpu} on the GPU after "
     "{gpu_timed}, which can't be compared.",
     "scores": "{name:cap} is {gpu} on the GPU and {cpu} on the CPU.",
@@ -190,7 +204,8 @@ TEMPLATES = {
     "trained in part": "trained {timed}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
     "no steps": "The script took no optimizer step that could be seen, so it was timed as a whole: "
-    "start-up, loading and compute are not known apart. Use `photofinish.steps` in its loop to "
+    "start-up, loading and compute are not known apart. "
+    "Use `photofinish.steps` in its loop to "
     "show them.",
     "seeds": "Over {count} seeds, the {it.scores.main_name} is {mean} ({interval}). "
     "Two seeds differ by {two_seeds}.",
@@ -208,23 +223,19 @@ TEMPLATES = {
     "no difference": "no clear difference",
     "gpu faster": "the GPU is faster",
     "cpu faster": "the CPU is faster",
-    "perhaps never": "at an unknown time, because its epochs may be no shorter",
-    "never": "never, because its epochs are no shorter",
-    "at once": "at once",
-    "after": "after {epochs:n epoch}",
-    "no exact end": "{when} (no range)",
-    "ends": "{what} ({low} to {high})",
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
     "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
-    "{run.batch_seconds:time} a batch, while a step takes {step:time}",
+    "{run.batch_seconds:time} a batch, "
+    "while a step takes {step:time}",
     "waits": "{what} takes {share:.0%} of an epoch: {batch:time} a batch, while a step takes "
     "{step:time}",
     "copying": "copying to the device",
     "the loader": "the loader",
     "gathering": "gathering batches",
     "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} don't depend "
-    "on the batch size: launching operations and updating {run.parameter_count:,} weights",
+    "on the batch size: launching operations and "
+    "updating {run.parameter_count:,} weights",
     "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
     "or try": "Or `{line}`: {prediction}.",
@@ -267,12 +278,14 @@ TEMPLATES = {
     "extrapolated": " (extrapolated from {timed})",
     "from": "from {timed}",
     "time limit": "The CPU trained {timed}[ before its {limit}]. The whole job's "
-    "{it.whole_seconds:time} ({ends}) are extrapolated[ and an upper bound, as {early}].[ Its test "
+    "{it.whole_seconds:time} ({ends}) are extrapolated[ "
+    "and an upper bound, as {early}].[ Its test "
     "metrics are those after {done}.]",
     "stops early": "it may stop early",
     "as busy as now": "as busy as it was",
     "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
-    "[ from each of {seeds} seeds] ({spread}), without MLflow's start-up",
+    "[ from each of {seeds} seeds] "
+    "({spread}), without MLflow's start-up",
     # The models.
     "layer of both": "{name} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU",
     "accuracies": "{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU[; {apart}]",
@@ -282,8 +295,7 @@ TEMPLATES = {
     "only one": "only one device has {layer.at}",
     "they differ": "they differ",
     # Doubts.
-    "busy times": "The machine was busy ({why}), so {whose:list} times may be too long.",
-    "whose": "the {device}'s",
+    "busy times": "The machine was busy ({why:list}), so the {device}'s times may be too long.",
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
     "their times may be too long. To measure them again: {command}.",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
@@ -291,7 +303,8 @@ TEMPLATES = {
     "machines": "The devices are in different machines: {hosts:list}.",
     # Tables.
     "Speed-ups": "The CPU's time divided by the GPU's. A script's step is the mean of an epoch, "
-    "without the wait for its batch. No winner is named where the range spans 1 or isn't known.",
+    "without the wait for its batch. No winner is named "
+    "where the range spans 1 or isn't known.",
     "Is it the same model?": "Compared from the start of training to its end.",
     "The script's metrics": "",
     "Several seeds": "How much chance changes the result.",
@@ -322,7 +335,6 @@ TEMPLATES = {
     "described line": "{it.name}, {it.start_seconds:time} and {it.each_seconds:time} for each",
     "described lines": "Time over {unit}. {lines:list}. {note}",
     "pays picture": "When does renting pay?",
-    "repaid picture": "When does the GPU make up for its start-up?",
     "gpus picture": "Which GPU?",
     "name of several": "{name} ({gpus}-GPU machine)",
     "gpus note": "[Including {setup:time} of setup.][ Prices of {oldest} or later.]",

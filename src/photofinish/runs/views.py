@@ -52,9 +52,11 @@ class TrainingDisplay:
     def ended(self, timings: TrainingTimes, spent: str) -> None:
         """Print what the training reached."""
         trained, planned = len(timings.epochs), counted(self._epochs, "epoch")
+        progress, rule = self._trainer.progress, self._trainer.experiment.early_stopping
+        since_best = progress.epochs_without_better(rule) if rule else 0  # whose weights are kept
         parts = (
             planned if trained == self._epochs else f"{trained:,} of {planned}",
-            self._reached(self._trainer.progress.metrics[-1]),
+            self._reached(progress.metrics[-1 - since_best]),
             seconds(timings.total_seconds),
             spent,
             "machine was busy" if load_warnings(timings.load) else "",

@@ -51,6 +51,7 @@ _NO_STEP = (
     "no optimizer step so far. If the script is training already, its steps can't be seen; "
     "`for batch in photofinish.steps(loader)` times them"
 )
+AGAIN = "{} needs a GPU, and none is here. Running the script again, with cuda mapped to the CPU"
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
@@ -139,13 +140,13 @@ def watch(
         ):
             sample, printed = WatchedScript(folder), Output(process.stdout)
             load = load_monitor(kind, variables)
-            status = _follow(process, progress, printed, sample, load, limits)
+            status = _follow(process, progress, sample, load, limits)
             ended_at = _clock()
             load.sample()
         sample.read()
     output, trained = printed.last_lines(), sample.process
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
-        print(f"{at} asks for a GPU: once more, with cuda meaning the CPU", file=sys.stderr)
+        print(AGAIN.format(at), file=sys.stderr)
         inputs = {"takes_input": takes_input, "is_seeded": is_seeded}
         return watch(command, kind=kind, limits=limits, cuda_at=at, **inputs)
     if trained:
@@ -164,7 +165,7 @@ def watch(
         cuda_at,
     )
     if trained is None or watched.figures is None or trained.unseen:
-        text = _no_steps(trained or Process(), status, ended_at - began_at)
+        text = _no_steps(trained or Process(), kind, status, ended_at - began_at)
         if status:
             text = f"{output}\n{text}"
         raise NoStepsError(text, watched)
@@ -219,11 +220,13 @@ def _running(
     shows_output: bool,
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
+    is_answered = shows_output or not sys.stdin.isatty()
     try:
         process = subprocess.Popen(
             command,
             env=environment,
-            stdin=None if takes_input else subprocess.DEVNULL,
+            # A question that is hidden would wait for ever.
+            stdin=None if takes_input and is_answered else subprocess.DEVNULL,
             stdout=None if shows_output else subprocess.PIPE,
             stderr=None if shows_output else subprocess.STDOUT,
             start_new_session=True,
@@ -275,7 +278,6 @@ class _Progress:
 def _follow(
     process: subprocess.Popen[bytes],
     progress: _Progress,
-    output: Output,
     sample: WatchedScript,
     load: LoadMonitor,
     limits: Limits,
@@ -296,8 +298,6 @@ def _follow(
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
-            if question := output.new_question():
-                progress.say(f"the script printed {question!r}, and nothing since")
             others = trained.imported_instead(now - UNSEEN_SECONDS)
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
@@ -324,11 +324,11 @@ def _follow(
     return None
 
 
-def _no_steps(process: Process, status: int | None, ran_seconds: float) -> str:
+def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: float) -> str:
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     found = process.failure
-    if found and found.needs_gpu:
+    if found and kind == "cpu":
         mend = "Remove that check, or let the command choose the CPU"
         if not found.is_own_check:
             mend = f"Nothing on the CPU stands in for it ({found.text})"

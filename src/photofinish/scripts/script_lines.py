@@ -18,7 +18,6 @@ from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged, tra
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
 _FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch"
 """Kinds of lines that have one value."""
-_OF_GPU = re.compile(r"cuda|nvidia|nccl|\b(hip|gpus?|mps|xpu)\b", re.I)
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
 _MAY_MOVE = re.compile(
@@ -39,17 +38,13 @@ class Loader(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Error that ended a script, and the line of the script that led to it."""
+    """Error that ended a script without a GPU, and the line of the script that led to it."""
 
     at: str
     line: str
     text: str
     is_own_check: bool
     """True if that line asserts or raises."""
-
-    @property
-    def needs_gpu(self) -> bool:
-        return bool(_OF_GPU.search(f"{self.text} {self.line}"))
 
 
 class Length(NamedTuple):
@@ -153,7 +148,7 @@ class Process:
         self.uncounted: str | None = None
         """Reason why no step's operations were counted, other than too few steps."""
         self.failure: Failure | None = None
-        """Error that ended the script."""
+        """Error that ended the script, if it is for want of a GPU."""
         self.has_torch = False
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
@@ -200,9 +195,10 @@ class Process:
 
     @property
     def asks_for_gpu_at(self) -> str:
-        """Return the line that ended the script as it asked for a GPU, or "" for its own check."""
+        """Return the line that ended the script before a step as it asked for a GPU, or ""."""
         found = self.failure
-        return found.at if found and found.needs_gpu and not found.is_own_check else ""
+        is_asking = found and not found.is_own_check and not self.taken_steps
+        return found.at if found and is_asking else ""
 
     def imported_instead(self, before: float) -> list[str]:
         """Return the libraries imported before a time, if torch was not imported."""

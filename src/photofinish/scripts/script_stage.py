@@ -35,7 +35,7 @@ from photofinish.results.measured import (
     write_measured,
 )
 from photofinish.results.records import DeviceLabel
-from photofinish.scripts.run_script import Watched, load_monitor, recording
+from photofinish.scripts.run_script import AGAIN, Watched, load_monitor, recording
 from photofinish.scripts.script_lines import Length, WatchedScript
 from photofinish.scripts.script_record import (
     Given,
@@ -212,7 +212,7 @@ def _run(
     process = sample.process
     at = process.asks_for_gpu_at if process and not (cuda_at or stop) and kind == "cpu" else ""
     if at:
-        print(f"{at} asks for a GPU: once more, with cuda meaning the CPU", file=sys.stderr)
+        print(AGAIN.format(at), file=sys.stderr)
         return _run(command, kind, gpus, threads, limit_seconds, at)
     figures = process.figures() if process else None
     if status is None and figures is None:

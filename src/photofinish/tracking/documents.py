@@ -259,10 +259,11 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
         shown = {next(iter(row.values())): row for row in found["overview"]}
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
             name, began = row["experiment"], float(row["measured_at_unix_seconds"] or 0)
-            lines = found["answers"][name]["lines"]
+            answer = found["answers"][name]
+            lines = answer["lines"]
             columns = {
                 TAG_VERDICT: lines[0].replace(".", ":").partition(":")[0],
-                TAG_SAVES: shown[name].get("saves", ""),
+                TAG_SAVES: "" if answer.get("jobs", 1) > 1 else shown[name].get("saves", ""),
             }
             answers[name, row["device"], began] = columns, "\n\n".join(lines)
     return answers
