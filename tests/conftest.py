@@ -485,13 +485,8 @@ def replace_mlflow(package: Path) -> None:
 
 def clone_project(root: Path) -> Project:
     """Clone the tracked and new files into `root`, as `git clone` of the next commit would."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    (listed := run_command(files, ROOT)).check_returncode()
     for file in filter(None, listed.stdout.split("\0")):
         is_made = Path(file).name == "dvc.lock" or Path(file).parts[0] in ("metrics", "plots")
         if (ROOT / file).is_file() and not is_made:

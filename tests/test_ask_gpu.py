@@ -380,7 +380,6 @@ for _ in torch.utils.data.DataLoader(torch.ones(160), 4):
 print("ended")
 """
 
-
 WITHOUT_TIMES = """
 import torch
 def without(*_):

@@ -32,7 +32,7 @@ from photofinish.answer.result import Trained
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_terms import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
-from photofinish.config.experiment import LoaderInput, Schedule
+from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import legend, summary
 from photofinish.reporting.answers_picture import all_jobs
@@ -303,6 +303,26 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     )
     assert {each.answer for each in others} == {"Probably yes"}
     assert last.gpu_name is None
+
+
+def test_experiments_that_differ_in_two_settings_are_a_grid(make_result: MakeResult) -> None:
+    def timed(rate: float, size: int) -> Comparison:
+        changes = {"batch_size": size, "optimizer": Optimizer(name="sgd", lr=rate)}
+        runs = []
+        for device, seconds in (("cpu", 9.0), ("gpu", 1.0)):
+            run = trained(make_result, f"n-{rate}-{size}", device, epoch_seconds=(seconds,) * 5)
+            experiment = run.record.experiment.model_copy(update=changes)
+            runs.append(with_record(run, experiment=experiment))
+        return pair_of(*runs)
+
+    pairs = [timed(rate, size) for rate in (0.1, 0.01) for size in (16, 32, 64)]
+    decisions = [decide(pair) for pair in pairs]
+    found: Any = grid(pairs, decisions)
+    assert (found.row_key, found.rows) == ("optimizer.lr", ("0.1", "0.01"))
+    assert (found.column_key, found.columns) == ("batch_size", ("16", "32", "64"))
+    assert not found.cells["0.1", "16"].is_bound
+    assert grid(pairs[:-1], decisions[:-1]) is None  # a cell is missing
+    assert grid(pairs[:3], decisions[:3]) is None  # one setting varies
 
 
 def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep(job: Job) -> None:

@@ -115,18 +115,10 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
     passes_seconds = sum(each.training_seconds + each.validation_seconds for each in epochs_done)
     step_seconds = tuple(part / speed for part in given.parts)
     whole_step = sum(step_seconds)
-    parts = {
-        "waiting_seconds": given.batch_seconds / speed,
-        "copying_seconds": 0.0,
-        **dict(
-            zip(
-                ("forward_seconds", "backward_seconds", "optimizer_seconds"),
-                step_seconds,
-                strict=True,
-            )
-        ),
-        "rest_seconds": 0.0,
-    }
+    names = ("forward_seconds", "backward_seconds", "optimizer_seconds")
+    parts = dict(zip(names, step_seconds, strict=True))
+    parts |= {"waiting_seconds": given.batch_seconds / speed, "copying_seconds": 0.0}
+    parts["rest_seconds"] = 0.0
     attribution = made_up_attribution(
         given.batch_seconds / speed,
         step_seconds=whole_step,

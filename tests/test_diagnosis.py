@@ -50,10 +50,8 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
 
     def make(
         epoch_seconds: float | None = None,
-        cores: int = 4,
         threads: int = 4,
         limit: float | None = None,
-        variables: dict[str, str] | None = None,
         settings: dict[str, Any] | None = None,
         timings: dict[str, Any] | None = None,
         device: Any = "cpu",
@@ -76,8 +74,8 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         host = result.timings.host
         assert host.cpu
         assert host.software
-        cpu = replace(host.cpu, usable_cores=cores, cgroup_cores_limit=limit)
-        software = replace(host.software, variables=variables or {})
+        cpu = replace(host.cpu, usable_cores=4, cgroup_cores_limit=limit)
+        software = replace(host.software, variables={})
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
         return with_timings(
             with_record(result, experiment=experiment),

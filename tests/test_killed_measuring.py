@@ -29,7 +29,6 @@ class Net(nn.Module):
         return self.linear(images.flatten(1))
 """
 
-
 PARAMS: dict[str, Any] = {
     "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
     "devices": ONE_THREAD,

@@ -34,7 +34,6 @@ QUIET = LoadWindow(
 )
 BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
 
-
 OTHERS = "other programs used 50% of the cores"
 WAITED = "its threads waited for a core 50% of the time they wanted one"
 READ_BACK = "memory was read back from a disk"
@@ -85,9 +84,8 @@ def test_other_programs_are_counted() -> None:
     monitor = LoadMonitor(nvidia_gpu_state(None))
     # Its parent ends at once, so it belongs to no process of the test.
     orphan = f'"{sys.executable}" -c "{BURN_A_CORE}" &'
-    subprocess.run(
-        ["sh", "-c", orphan], capture_output=True, check=True
-    )  # until it closes its output
+    # Until it closes its output.
+    subprocess.run(["sh", "-c", orphan], capture_output=True, check=True)
     monitor.sample()
     assert monitor.windows[0].others_cpu_seconds > 0.25
 

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 import warm_python
-from conftest import ROOT, MakeResult
+from conftest import ROOT, MakeResult, run_command
 from result_files import (
     BUSY,
     STEP,
@@ -324,34 +323,23 @@ def test_a_word_follows_from_the_numbers_on_its_line() -> None:
     assert seen == {"Yes", "Probably yes", "No", "Close call", "Can't tell"}
 
 
-def compared(folder: Path, database: Path, script: str) -> str:
-    """Run the compare stage on the results of a script, and return what `report` prints then."""
-    command = {"command": "python train.py", "metrics": None, "files": {}}
-    scripts = (ScriptPlan(name=script, **command),)
-    plan = ComparePlan(experiments=(), scripts=scripts, accelerators=())
-    write_json_atomically(folder / "plan.json", plan.model_dump(mode="json"))
-    shutil.copy(database, folder / "mlflow.db")
-    arguments = "--plan plan.json --references reference --results results --out report"
-    arguments += " --metrics metrics --plots plots"
-    done = subprocess.run(
-        [warm_python.executable(), ROOT / "stages" / "compare.py", *arguments.split()],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"},
-    )
-    assert done.returncode == 0, done.stderr
-    return str(Answers.model_validate_json((folder / "report/answers.json").read_bytes()))
-
-
 def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     make_result: MakeResult, tmp_path: Path, empty_database: Path
 ) -> None:
     for run in job(make_result, "mine", 125.0), job(make_result, "mine", 10.0, "gpu"):
         folder = tmp_path / "results" / "mine" / run.device / "measured"
         write_measured(folder, script_run(run, 0.25 if run.device == "cpu" else 0.5))
-    printed = compared(tmp_path, empty_database, "mine")
+    script = ScriptPlan(name="mine", command="python train.py", metrics=None, files={})
+    plan = ComparePlan(experiments=(), scripts=(script,), accelerators=())
+    write_json_atomically(tmp_path / "plan.json", plan.model_dump(mode="json"))
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    arguments = "--plan plan.json --references reference --results results --out report"
+    arguments += " --metrics metrics --plots plots"
+    command = warm_python.executable(), str(ROOT / "stages/compare.py"), *arguments.split()
+    store = {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path / 'mlflow.db'}"}
+    done = run_command(command, tmp_path, os.environ | store)
+    assert done.returncode == 0, done.stderr
+    printed = str(Answers.model_validate_json((tmp_path / "report/answers.json").read_bytes()))
     text = (tmp_path / "report" / "comparison.md").read_text(encoding="utf-8")
     page = html.unescape((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     answer = "Yes, use the Some GPU: 2.1 min on the CPU, 10 s on the GPU, 12x faster ("

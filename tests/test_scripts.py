@@ -95,7 +95,6 @@ for _ in photofinish.steps(range(3)):
 WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
-
 NEXT = """
 import photofinish
 def batches():

@@ -1,21 +1,24 @@
-"""The three speed-ups: their times, their intervals and their winners; and what trainings cost."""
+"""The three speed-ups: their times, intervals and winners, when a start-up is repaid, and costs."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from conftest import MakeResult
 from result_files import BUSY, as_result, changed_history, pair_of, trained, with_timings
 
 from photofinish.answer.result import Trained
-from photofinish.answer.speedups import speedups
-from photofinish.answer.spending import TimeToTarget, cost, resource_use
+from photofinish.answer.speedups import break_even, epoch_speedup, speedups
+from photofinish.answer.spending import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.tables import figures_table
+from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.results.job_times import Timings
 from photofinish.results.records import DeviceLabel
 
@@ -145,3 +148,83 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
     for row in comparison_rows([pair_of(pair.cpu, pair.gpu)]):
         columns = ("cost", "target_accuracy", "target_seconds", "target_cost")
         assert {row[column] for column in columns} == {None}
+
+
+def test_a_ratio_is_that_of_the_means(make_result: MakeResult) -> None:
+    cpu = trained(make_result, epoch_seconds=(1.0, 5.0, 6.0)).timings
+    assert epoch_speedup(cpu, trained(make_result, epoch_seconds=(2.0, 3.0)).timings).ratio == 1.6
+
+
+def started(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
+    """Make epochs with a validation of 0.1 s each."""
+    made_up = trained(make_result, epoch_seconds=tuple(epochs)).timings
+    return made_up.model_copy(update={"startup_seconds": startup_seconds})
+
+
+def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeResult) -> None:
+    """6 s more to start and 1.5 s less an epoch. The start-ups may be off by a factor of 1.3."""
+    cpu = started(make_result, 2.0, (2.0, 1.9, 2.1, 2.0, 2.0))
+    found = break_even(cpu, started(make_result, 8.0, (0.5,) * 5))
+    assert found.epochs == pytest.approx(4)
+    assert found.interval == pytest.approx((2.37, 6.34), rel=0.01)
+    # Validation takes the CPU a second more, so 3 s more to start are repaid after 3 epochs.
+    validated = (EpochTiming(1.0, 1.1, 1.7e9),) * 5
+    cpu = started(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": validated})
+    gpu = started(make_result, 5.0, (1.0,) * 5)
+    assert break_even(cpu, gpu).epochs == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("startup", "epochs", "expected"),
+    [
+        (1.0, (0.5,) * 5, 0.0),
+        (2.0, (2.0,) * 5, 0.0),
+        (3.0, (1.0,) * 5, 1.0),
+        (8.0, (3.0,) * 5, math.inf),
+        (2.0, (3.0,) * 5, math.inf),
+        (8.0, (2.0,) * 5, math.inf),
+        (1.0, (2.75,) * 5, math.inf),
+        (4.0, (1.0,), 2.0),
+    ],
+)
+def test_when_a_start_up_is_repaid(
+    make_result: MakeResult,
+    startup: float,
+    epochs: tuple[float, ...],
+    expected: float,
+) -> None:
+    cpu = started(make_result, 2.0, (2.0,) * 5)
+    found = break_even(cpu, started(make_result, startup, epochs))
+    assert found.epochs == pytest.approx(expected)
+
+
+def test_on_a_busy_machine_the_epochs_that_repay_have_no_interval(make_result: MakeResult) -> None:
+    quiet, gpu = started(make_result, 2.0, (2.0,) * 5), started(make_result, 8.0, (1.2,) * 5)
+    busy = quiet.model_copy(update={"load": (BUSY,)})
+    within, unknown = (break_even(cpu, gpu).interval for cpu in (quiet, busy))
+    assert within
+    assert unknown is None
+
+
+def test_the_interval_holds_the_truth_in_nine_of_ten_tries(make_result: MakeResult) -> None:
+    """Epochs of 3 and 1 s that vary by 5 %, and 10 s more of start-up: 5 epochs."""
+    random, held = np.random.default_rng(5), 0
+    for _ in range(200):
+        noise = np.exp(random.normal(0, 0.05, (2, 5)))
+        cpu, gpu = 3.0 * noise[0] - 0.1, 1.0 * noise[1] - 0.1
+        both = started(make_result, 2.0, cpu), started(make_result, 12.0, gpu)
+        interval = break_even(*both).interval
+        assert interval is not None
+        held += interval[0] <= 5 <= interval[1]
+    assert held >= 180
+
+
+def test_the_time_to_a_target_has_start_up_and_every_epoch_so_far() -> None:
+    """2 s of start-up, then 1 + 0.1 and 3 + 0.1 s, of 7.3 s in all epochs."""
+    accuracies = enumerate((0.0, 0.9, 0.8), 1)
+    history = [EpochMetrics(epoch, 0.1, 0.5, 0.5, accuracy) for epoch, accuracy in accuracies]
+    epochs = [EpochTiming(seconds, 0.1, 1.7e9) for seconds in (1.0, 3.0, 3.0)]
+    found = time_to_target(history, epochs, 2.0, 0.9)
+    assert found.epoch == 2
+    assert found.seconds == pytest.approx(6.2)
+    assert time_to_target(history, epochs, 2.0, 0.95).epoch is None

@@ -43,7 +43,6 @@ TARGETS: dict[TaskName, torch.Tensor] = {
     "labels": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]),
 }
 
-
 SMOOTHED = {"name": "cross_entropy", "label_smoothing": 0.1}
 WEIGHTS = (0.5, 3.0)
 
