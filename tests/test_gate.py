@@ -159,11 +159,12 @@ def test_a_side_has_the_content_of_deps_and_the_metric_that_early_stopping_follo
     assert identities[0] != identities[1] == identities[2]
 
 
-def test_a_side_that_ended_has_failed(tmp_path: Path) -> None:
+def test_a_side_that_ended_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexec <&-\n")  # closes its input before its output
     python.chmod(0o755)
-    here = Checkout(tmp_path, tmp_path, "now", str(python))
+    monkeypatch.setattr("sys.executable", str(python))
+    here = Checkout(tmp_path, tmp_path, "now")
     with start_side(here, here, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
         for call in (side.answer, lambda: side.ask("")):
             with pytest.raises(UserError, match="mine on the CPU"):
@@ -179,7 +180,8 @@ def test_each_side_runs_the_code_of_its_own_commit_before_that_of_the_newest(
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho $PYTHONPATH\n")
     python.chmod(0o755)
-    now = Checkout(tmp_path / "now", tmp_path, "now", str(python))
+    monkeypatch.setattr("sys.executable", str(python))
+    now = Checkout(tmp_path / "now", tmp_path, "now")
     for own in (now, replace(now, top=tmp_path / "before")):
         with start_side(own, now, TimedTraining("mine", "cpu", tmp_path, tmp_path)) as side:
             assert side.answer() == f"{own.top}/src:/newest"

@@ -63,7 +63,7 @@ SPELLINGS = {
     "torch.cuda.reset_peak_memory_stats()": "None",
     "torch.cuda.get_device_properties(0).total_memory": "1",
     "torch.cuda.memory_stats()['allocated_bytes.all.peak']": "0",
-    "torch.cuda.get_rng_state(0)": "torch.get_rng_state()",
+    "torch.cuda.get_rng_state(0).shape": "torch.get_rng_state().shape",
     "torch.normal(0.0, 0.0, (2,), device='cuda')": "torch.zeros(2)",
     "torch.zeros(2, pin_memory=True)": "torch.zeros(2)",
     "torch.load(f=saved(), map_location=torch.device('cuda'))": "x",

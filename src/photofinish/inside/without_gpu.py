@@ -114,7 +114,7 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
 
     # A checkpoint of this run has a device by its usual name.
     torch.device = OfDevice("device", (), {"__module__": "torch"})
-    copyreg.pickle(real, lambda value: (torch.device, (str(value),)))  # type: ignore[arg-type]
+    copyreg.pickle(real, lambda value: (torch.device, (str(value),)))
     torch.Generator, torch.load = Generator, load_on_cpu
     for name in _FACTORIES:
         setattr(torch, name, mapped(getattr(torch, name), sys.maxsize))
