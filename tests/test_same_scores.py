@@ -152,7 +152,7 @@ def test_trainings_that_part_after_their_first_epoch_are_the_same_so_far(scored:
     assert found((950,), (936,), parts=False)[0] == "not shown"
     word, text = found((950,), (900,))
     assert word == "different"
-    assert "Same model: no, GPU -5.0 points" in text
+    assert "Same model: no, accuracy on the GPU -5.0 points" in text
     assert found((995,), (975,))[0] == "different"  # an error of 0.5 % varies less
     assert found((950, 951, 949), (936, 935, 937))[0] == "same so far"
     assert found((950, 951, 949), (925, 926, 924))[0] == "different"

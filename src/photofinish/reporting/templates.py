@@ -146,10 +146,10 @@ TEMPLATES = {
     "two seeds may be]",
     "over epochs": "{words} over the {epochs:n epoch} that both trained",
     "within": "yes, within {margin:points} ({ends})",
-    "seeds wanted": "unclear, {points}[; `seeds: {seeds}` would settle it]",
+    "seeds wanted": "unclear, accuracy on the {points}[; `seeds: {seeds}` would settle it]",
     "differ from": "no, from the {layer.name} on",
-    "differ by": "no, {points}",
-    "points": "accuracy on the GPU {mean:+.1f} points ({ends})",
+    "differ by": "no, accuracy on the {points}",
+    "points": "GPU {mean:+.1f} points ({ends})",
     # All answers, and the legend below them.
     "named": "{phrase}: {jobs:commas}.",
     "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
