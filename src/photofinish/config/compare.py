@@ -159,7 +159,7 @@ class Comparing(Settings):
     rental_minutes: NonNegativeFloat | None = None
     """Minutes until a GPU is ready. The default depends on whether it is rented (`terms_of`)."""
     worth_saving: NonNegativeFloat = 5.0
-    """Minutes that a rented GPU must save after its start."""
+    """Minutes that a rented GPU must save after its setup."""
     same_model_points: PositiveFloat = 1.0
     """Percentage points within which two devices' test accuracies are equivalent."""
     references: Annotated[References, BeforeValidator(_check_references)] = "all"

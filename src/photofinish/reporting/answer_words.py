@@ -58,7 +58,7 @@ def answer_text(pair: Comparison, decision: Decision) -> str:
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         share=bound_share(pair) if worth.about == "any GPU" else None,
-        speedup="" if worth.terms.worth_seconds else speedup_text(worth),
+        speedup="" if worth.terms.least_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
         waits=_waits(pair, worth),
@@ -202,7 +202,7 @@ def saving_text(worth: Worth) -> str:
 
 
 def saves_text(worth: Worth) -> str:
-    saving = saving_text(worth) if worth.terms.worth_seconds else ""
+    saving = saving_text(worth) if worth.terms.least_seconds else ""
     return say("saves", gained=saving, worth=worth) if saving else ""
 
 

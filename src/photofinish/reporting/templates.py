@@ -182,7 +182,7 @@ TEMPLATES = {
     "the time; it needs {cores:n core}.",
     "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
     "here hid the loading behind slower steps, so it "
-    "could not be timed. It lies between none and "
+    "could not be timed. It is between none and "
     "{run.step_loading_seconds:time} a step, "
     "which the first batches took.",
     "no loading": "Loading could not be timed: {why}.",
