@@ -6,15 +6,17 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
@@ -51,7 +53,7 @@ _NO_STEP = (
     "no optimizer step so far. If the script is training already, its steps can't be seen; "
     "`for batch in photofinish.steps(loader)` times them"
 )
-AGAIN = "{} needs a GPU, and none is here. Running the script again, with cuda mapped to the CPU"
+_AGAIN = "{} needs a GPU, and none is here. Running the script again, with cuda mapped to the CPU"
 _CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
@@ -109,50 +111,53 @@ class NoStepsError(UserError):
         self.watched = watched
 
 
-def watch(
-    command: Sequence[str],
-    *,
+Until = Callable[["subprocess.Popen[bytes]", WatchedScript, LoadMonitor], int | None]
+"""Waits until a command has ended or enough is known. Returns its exit status or None."""
+
+
+def run_recorded(
+    command: Sequence[str] | str,
     kind: str,
-    limits: Limits,
-    takes_input: bool = False,
-    is_seeded: bool = False,
-    cuda_at: str = "",
+    until: Until,
+    variables: Mapping[str, str],
+    *,
+    gpus: Sequence[int] = (0,),
+    shows_output: bool = True,
+    takes_input: bool = True,
 ) -> Watched:
-    """Run the command until a step's time is known or time is over, then end it.
+    """Run a command, or text for a shell, with a recorder. End what is left of it.
 
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
-    fails as it asks for one, run it again with cuda meaning the CPU, because of the line `cuda_at`.
-    Raise NoStepsError if no step could be timed.
+    fails as it asks for one, run it again with cuda meaning the CPU.
     """
-    command = [argument.replace(PLACEHOLDER, kind) for argument in command]
-    with recording(kind) as (folder, variables):
-        variables |= dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0")
-        variables |= {MAPS_CUDA: "1"} if cuda_at else {}
+    with recording(kind, gpus) as (folder, own_variables):
+        script, load = WatchedScript(folder), load_monitor(kind, own_variables)
         began_at, began_at_unix_seconds = _clock(), time.time()
-        with (
-            _Progress(kind, shows_output=limits.shows_output) as progress,
-            _running(
-                command,
-                os.environ | variables,
-                shows_output=limits.shows_output,
-                takes_input=takes_input,
-            ) as process,
-        ):
-            sample, printed = WatchedScript(folder), Output(process.stdout)
-            load = load_monitor(kind, variables)
-            status = _follow(process, progress, sample, load, limits)
+        with _running(
+            command,
+            {**os.environ, **variables, **own_variables},
+            shows_output=shows_output,
+            takes_input=takes_input,
+        ) as process:
+            printed = Output(process.stdout)
+            status = until(process, script, load)
             ended_at = _clock()
             load.sample()
-        sample.read()
-    output, trained = printed.last_lines(), sample.process
+        script.read()
+    output, trained = printed.last_lines(), script.process
+    cuda_at = variables.get(MAPS_CUDA, "")
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
-        print(AGAIN.format(at), file=sys.stderr)
-        inputs = {"takes_input": takes_input, "is_seeded": is_seeded}
-        return watch(command, kind=kind, limits=limits, cuda_at=at, **inputs)
+        print(_AGAIN.format(at), file=sys.stderr)
+        again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: at})
+        return again(shows_output=shows_output, takes_input=takes_input)
+    text = command if isinstance(command, str) else shlex.join(command)
     if trained:
-        trained.on_command_line += [Length(*found) for found in lengths_in_command(command)]
-    watched = Watched(
-        shlex.join(command),
+        trained.on_command_line += [Length(*found) for found in lengths_in_command([text])]
+    why = None
+    if status:
+        why = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+    return Watched(
+        text,
         trained,
         trained.figures() if trained else None,
         began_at,
@@ -160,14 +165,43 @@ def watch(
         began_at_unix_seconds,
         tuple(load.windows),
         status,
-        f"exit status {status}" if status else None,
+        why,
         output,
         cuda_at,
     )
+
+
+def watch(
+    command: Sequence[str],
+    *,
+    kind: str,
+    limits: Limits,
+    takes_input: bool = False,
+    is_seeded: bool = False,
+) -> Watched:
+    """Run the command until a step's time is known or time is over, then end it.
+
+    Raise NoStepsError if no step could be timed.
+    """
+    command = [argument.replace(PLACEHOLDER, kind) for argument in command]
+
+    def until(*running: Any) -> int | None:
+        with _Progress(kind, shows_output=limits.shows_output) as progress:
+            return _follow(progress, limits, *running)
+
+    watched = run_recorded(
+        command,
+        kind,
+        until,
+        dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0"),
+        shows_output=limits.shows_output,
+        takes_input=takes_input,
+    )
+    trained, status = watched.process, watched.status
     if trained is None or watched.figures is None or trained.unseen:
-        text = _no_steps(trained or Process(), kind, status, ended_at - began_at)
+        text = _no_steps(trained or Process(), kind, status, watched.ended_at - watched.began_at)
         if status:
-            text = f"{output}\n{text}"
+            text = f"{watched.output}\n{text}"
         raise NoStepsError(text, watched)
     return watched
 
@@ -214,7 +248,7 @@ def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dic
 
 @contextmanager
 def _running(
-    command: Sequence[str],
+    command: Sequence[str] | str,
     environment: dict[str, str],
     *,
     shows_output: bool,
@@ -224,6 +258,7 @@ def _running(
     try:
         process = subprocess.Popen(
             command,
+            shell=isinstance(command, str),
             env=environment,
             # A question that is hidden would wait for ever.
             stdin=None if takes_input and is_answered else subprocess.DEVNULL,
@@ -276,11 +311,11 @@ class _Progress:
 
 
 def _follow(
-    process: subprocess.Popen[bytes],
     progress: _Progress,
+    limits: Limits,
+    process: subprocess.Popen[bytes],
     sample: WatchedScript,
     load: LoadMonitor,
-    limits: Limits,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, said = _clock(), False, ""

@@ -9,9 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,8 +22,6 @@ from photofinish.custom.imports import name_of
 from photofinish.custom.running import is_custom_file
 from photofinish.errors import TerminatedError, UserError
 from photofinish.files import kept_copy, state_folder
-from photofinish.inside.hooks import MAPS_CUDA
-from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.nested import dotted
 from photofinish.results.measured import (
@@ -35,8 +33,7 @@ from photofinish.results.measured import (
     write_measured,
 )
 from photofinish.results.records import DeviceLabel
-from photofinish.scripts.run_script import AGAIN, Watched, load_monitor, recording
-from photofinish.scripts.script_lines import Length, WatchedScript
+from photofinish.scripts.run_script import Watched, run_recorded
 from photofinish.scripts.script_record import (
     Given,
     hashes_of,
@@ -45,7 +42,7 @@ from photofinish.scripts.script_record import (
     steps_of_epoch,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
-from photofinish.stage.process import end_group, kill_tree
+from photofinish.stage.process import end_group
 from photofinish.wording import counted
 
 _LEAST_EPOCHS = 2
@@ -182,47 +179,28 @@ def _check_device(name: str, kind: str, run: Watched) -> None:
 
 
 def _run(
-    command: str,
-    kind: str,
-    gpus: Sequence[int],
-    threads: int,
-    limit_seconds: float | None,
-    cuda_at: str = "",
+    command: str, kind: str, gpus: Sequence[int], threads: int, limit_seconds: float | None
 ) -> tuple[Watched, BaseException | None]:
-    """Run the command with its output on the terminal. Return the signal that ended this stage.
+    """Run the command with its output on the terminal. Return the signal that ended this stage."""
+    stops: list[BaseException] = []
 
-    `cuda_at` is that of `watch`.
-    """
-    with recording(kind, gpus) as (folder, variables):
-        variables |= {MAPS_CUDA: "1"} if cuda_at else {}
-        environment = {"OMP_NUM_THREADS": str(threads)} | os.environ | variables
-        load = load_monitor(kind, variables)
-        began_at, began_at_unix_seconds = time.perf_counter(), time.time()
-        status: int | None = 1
-        ended, stop = None, None
+    def until(process: subprocess.Popen[bytes], *_: object) -> int | None:
         try:
-            if status := _wait_for(command, environment, limit_seconds):
-                ended = f"exit status {status}" if status > 0 else signal.Signals(-status).name
+            return process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            return None
         except (KeyboardInterrupt, TerminatedError) as error:
-            ended, stop = "a signal to its stage", error
-        ended_at = time.perf_counter()
-        load.sample()
-        sample = WatchedScript(folder)
-        sample.read()
-    process = sample.process
-    at = process.asks_for_gpu_at if process and not (cuda_at or stop) and kind == "cpu" else ""
-    if at:
-        print(AGAIN.format(at), file=sys.stderr)
-        return _run(command, kind, gpus, threads, limit_seconds, at)
-    figures = process.figures() if process else None
-    if status is None and figures is None:
-        ended = "its time_limit, before a step was timed"
-    elif status is None and process:
-        process.on_command_line += [Length(*each) for each in lengths_in_command([command])]
-    times = began_at, ended_at, began_at_unix_seconds
-    windows = tuple(load.windows)
-    run = Watched(command, process, figures, *times, windows, status, ended, cuda_at=cuda_at)
-    return run, stop
+            stops.append(error)
+            _end(process)
+            return process.wait() or 1
+
+    variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
+    run = run_recorded(command, kind, until, variables, gpus=gpus)
+    if stops:
+        return replace(run, ended="a signal to its stage"), stops[0]
+    if run.status is None and run.figures is None:
+        return replace(run, ended="its time_limit, before a step was timed"), None
+    return run, None
 
 
 def in_shell(command: str) -> list[str]:
@@ -230,28 +208,14 @@ def in_shell(command: str) -> list[str]:
     return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
 
 
-def _wait_for(command: str, environment: dict[str, str], limit_seconds: float | None) -> int | None:
-    """Run a command in a shell. Return its exit status, or None if the limit ended it.
-
-    If this stage is ended, so are all of the command's processes. The command gets Ctrl-C first,
-    after which Python still writes what was measured.
-    """
-    process = subprocess.Popen(in_shell(command), env=environment, start_new_session=True)
-    try:
-        return process.wait(limit_seconds)
-    except subprocess.TimeoutExpired:
-        kill_tree(process.pid)
-        process.wait()
-        return None
-    except BaseException:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_SECONDS)
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            end_group(process.pid)
-        process.wait()
-        raise
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a command with its stage: by Ctrl-C, after which Python writes what was measured."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_SECONDS)
+    with suppress(ProcessLookupError, psutil.NoSuchProcess):
+        end_group(process.pid)
 
 
 def _state(file: Path | None) -> tuple[int, int] | None:
