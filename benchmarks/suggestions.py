@@ -376,15 +376,13 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
         median_step_seconds=same.median_seconds,
         training_image_count=trainer.training.image_count,
     )
-    none = (0.0, 0.0)
     attribution: Any = SimpleNamespace(
-        parts=SimpleNamespace(**dict.fromkeys(PARTS.values(), none)),
-        batch_alone_seconds=none,
+        parts=SimpleNamespace(median_seconds=dict.fromkeys(PARTS.values(), 0.0)),
         same_batch=same,
         other_batch=other,
         other_batch_images=_LARGER * size,
     )
-    costs = StepCosts(trainer.experiment, timings, attribution)
+    costs = StepCosts(trainer.experiment, timings, attribution, 0.0)
     run: Any = SimpleNamespace(experiment="planted", timings=timings)
     remedies = loader_remedies(run, costs)
     if by == "batch size":

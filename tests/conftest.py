@@ -273,6 +273,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         )
         steps, every = 600 / experiment.batch_size, [*epoch_seconds, *chain(*repeats)]
         part = TimedPart(seconds=float(np.median(every)), steps=steps, epoch=0, holds="epoch")
+        if attribution and device == "cpu":
+            waiting_seconds = steps * attribution.parts.median_seconds["waiting_seconds"]
+            part = part.model_copy(update={"waiting_seconds": waiting_seconds})
         timings = Timings(
             host=cpu_host,
             host_name="workbench",

@@ -169,7 +169,6 @@ def made_up_attribution(
     parts |= {"waiting": waiting, "copying": copying}
     turns = in_turns(step_seconds, other_step_seconds)
     settings = {
-        "batch_alone_seconds": (waiting,) * 3,
         "other_batch_images": 2,
         "same_batch": turns.base,
         "other_batch": turns.changed,

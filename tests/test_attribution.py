@@ -97,19 +97,17 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
 ) -> None:
     trainer = napping_in(part, input=LOADER, precision=precision)
     parts = measure_attribution(trainer, PLAN).parts
-    for name in StepParts.model_fields:
-        assert getattr(parts, name) == (NAP_SECONDS * (name == f"{part}_seconds"),) * 4, name
+    expected = {
+        name: NAP_SECONDS * (name == f"{part}_seconds")
+        for name in StepParts.model_fields
+        if name != "waiting_seconds"  # which the training's parts have
+    }
+    assert parts.median_seconds == expected
     if part in ("waiting", "copying"):  # of which an accelerator times many batches together
         monkeypatch.setattr(step_parts, "is_accelerator", lambda _device: True)
         parts = measure_attribution(trainer, PLAN).parts
         for name in StepParts.model_fields:
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
-
-
-def test_batches_alone_are_timed_without_steps(napping_in: MakeTrainer) -> None:
-    found = measure_attribution(napping_in("forward", input=LOADER), PLAN)
-    assert found.batch_alone_seconds == found.parts.waiting_seconds == (0.0,) * 4
-    assert found.other_batch.step_seconds == [NAP_SECONDS] * 2
 
 
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
@@ -125,8 +123,6 @@ def test_profiling_between_epochs_changes_no_bit(
         found.append(measure_attribution(measured, plan))
         try_threads(measured, step_seconds=0.01, most_seconds=0.0)
     assert all([tried.by for tried in each.tried] == [*TRIES] for each in found)
-    loads_itself = source.get("workers") != 1
-    assert all((each.batch_alone_cpu_seconds is not None) is loads_itself for each in found)
     assert_same_run(measured, undisturbed)
 
 

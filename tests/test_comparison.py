@@ -27,7 +27,8 @@ from result_files import (
 )
 
 from photofinish.answer.comparison import read_pair, with_settings
-from photofinish.answer.diagnosis import why_not_known
+from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
+from photofinish.answer.diagnosis import diagnose
 from photofinish.answer.result import Trained
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
@@ -182,8 +183,8 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
     result = replace(made, timings=read_trained(folder)[0])
     assert (job_time(result.timings).interval[1] == math.inf) is (busy_stage == "train")
-    found = why_not_known(as_result(result))
-    assert (found is not None and found.reason == "busy") is (busy_stage == "measure")
+    (found,) = diagnose(as_result(result))
+    assert (found.not_known == BUSY_STEPS) is (busy_stage == "measure")
     text = text_of(verdict(pair_of(result)))
     assert ("so the CPU's times may be too long" in text) is (busy_stage == "train")
     assert ("--single-item measure-cpu@small-mlp" in text) is (busy_stage == "measure")

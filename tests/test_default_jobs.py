@@ -24,6 +24,7 @@ from photofinish.config.loader import Params, read_params
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import Operations, SteadyState, StepParts
 from photofinish.results.references import Reference, read_references
+from photofinish.results.timed_parts import TimedPart
 
 ANSWERS = {
     "digits-linear": ("No", "any GPU", "start-up"),
@@ -137,6 +138,17 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
         steps_per_epoch=-(-given.images // 128),
         operations=given.operations(),
         attribution=attribution,
+        parts=tuple(
+            TimedPart(
+                seconds=each,
+                steps=given.images / 128,
+                epoch=epoch,
+                holds="epoch",
+                waiting_seconds=given.images / 128 * given.batch_seconds / speed,
+            )
+            for epoch, each in enumerate(seconds)
+        ),
+        epoch_steps=given.images / 128,
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=(whole_step,) * 5),
         loader=resident_tried(whole_step + given.batch_seconds / speed, whole_step)
         if experiment.input.name == "loader"

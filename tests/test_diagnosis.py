@@ -29,7 +29,7 @@ from result_files import (
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.result import Trained
-from photofinish.answer.step_costs import StepCosts, fixed_share, over_an_epoch
+from photofinish.answer.step_costs import StepCosts, fixed_share
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -38,7 +38,6 @@ from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
 from photofinish.results.measurements import InTurns, LoaderTimes, SteadyState, Tried, TriedWorkers
 from photofinish.results.pass_times import StepsTaken
-from photofinish.results.timed_parts import TimedPart
 
 LOADER = {"name": "loader", "workers": 0}
 Change = Callable[..., Trained]
@@ -77,25 +76,22 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         cpu = replace(host.cpu, usable_cores=4, cgroup_cores_limit=limit)
         software = replace(host.software, variables={})
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
+        waits = 38 * attribution.parts.median_seconds["waiting_seconds"]
+        (part,) = result.timings.parts
+        update = {"steps": 38, "waiting_seconds": waits if device == "cpu" else None}
         return with_timings(
             with_record(result, experiment=experiment),
             **{
                 "host": host,
                 "training_image_count": 608,
+                "parts": (part.model_copy(update=update),),
+                "epoch_steps": 38,
                 "startup_seconds": 0.5,
                 **(timings or {}),
             },
         )
 
     return make
-
-
-def test_the_first_step_of_an_epoch_counts_once() -> None:
-    # 10 steps: 1 s, then nine of 0.1 s, one of which was disturbed: 1.9 s in all
-    assert over_an_epoch([1.0, 0.1, 0.1, 5.0], 10, are_uneven=False) == pytest.approx(0.19)
-    # three workers: nothing twice, then 0.3 s, in turn
-    assert over_an_epoch([1.0, 0.0, 0.0, 0.3], 10, are_uneven=True) == pytest.approx(0.19)
-    assert over_an_epoch([0.3], 1, are_uneven=False) == 0.3
 
 
 @pytest.mark.parametrize(
@@ -113,24 +109,16 @@ def test_the_fixed_share_of_a_step(sizes: tuple[int, float, int, float], share: 
     assert fixed_share(*sizes) == pytest.approx(share)
 
 
-def test_batches_of_workers_arrive_unevenly_and_while_others_are_copied(slow: Change) -> None:
+def test_workers_load_while_others_are_copied(slow: Change) -> None:
     def costs(workers: int) -> StepCosts:
-        result = slow(settings={"input": {"name": "loader", "workers": workers}}, copying=0.05)
-        uneven_seconds = (0.0, 0.0, 0.0, 0.3)
-        attribution = result.timings.attribution
-        assert attribution
-        parts = attribution.parts.model_copy(update={"waiting_seconds": uneven_seconds})
-        changed = {"batch_alone_seconds": uneven_seconds, "parts": parts}
-        result = with_timings(result, attribution=attribution.model_copy(update=changed))
-        return as_result(result).costs
+        result = slow(
+            settings={"input": {"name": "loader", "workers": workers}}, waiting=0.1, copying=0.05
+        )
+        found = as_result(result).costs
+        assert found
+        return found
 
-    in_turn, ahead = costs(0), costs(1)
-    assert (in_turn.loads_ahead, ahead.loads_ahead) == (False, True)
-    assert in_turn.parts_seconds["waiting for data"] == in_turn.batch_alone_seconds == 0
-    assert in_turn.input_seconds == 0.05
-    batch_seconds = pytest.approx(0.1 * 37 / 38)
-    assert ahead.parts_seconds["waiting for data"] == ahead.batch_alone_seconds == batch_seconds
-    assert ahead.input_seconds == batch_seconds
+    assert [costs(workers).input_seconds for workers in (0, 1)] == pytest.approx([0.15, 0.1])
 
 
 def only(diagnoses: tuple[Diagnosis, ...]) -> Diagnosis:
@@ -188,7 +176,7 @@ def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back
     slow: Change,
 ) -> None:
     """A step takes 10 ms, 5 in bf16, and two workers bring a batch each 9 ms."""
-    loads = {"waiting": 0.0, "batch_alone_seconds": (0.009,) * 3, "epoch_seconds": 38 * 0.01}
+    loads = {"waiting": 0.0, "epoch_seconds": 38 * 0.01, "timings": {"loader": by_two(0.009)}}
     result = slow(settings={"input": LOADER | {"workers": 2}}, **loads, **tried(bf16=5))
     (remedy,) = only(diagnose(as_result(result))).remedies
     assert remedy.by == "bf16"
@@ -207,6 +195,21 @@ def test_a_jobs_gain_reaches_to_runs_whose_start_up_takes_another_time(
     assert (once - apart / 1.3 + passes) / (once - apart / 1.3 + passes / 2) <= high
 
 
+def by_two(
+    batch_seconds: float, loader: LoaderTimes | None = None, start_seconds: float = 0.0
+) -> LoaderTimes:
+    """Return the times of a loader whose two workers bring a batch so often."""
+    workers = TriedWorkers(
+        workers=2,
+        batch_seconds=batch_seconds,
+        start_seconds=start_seconds,
+        cpu_seconds=(),
+        memory_bytes=(),
+    )
+    loader = loader or LoaderTimes(samples=16)
+    return loader.model_copy(update={"tried_workers": (workers,)})
+
+
 def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
     turns = in_turns(0.1, milliseconds / 1000)
     return Tried.model_validate({"by": by, "changes": changes, "turns": turns})
@@ -219,10 +222,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         tried_input("batch transform", 40, input=given | {"transform": None}, batch_transform=blur),
         tried_input("decode once", 10, decode="once"),
     )
-    workers = TriedWorkers(
-        workers=2, batch_seconds=0.04, start_seconds=0.38, cpu_seconds=(), memory_bytes=()
-    )
-    loader = LoaderTimes(samples=16, tried_inputs=tried, tried_workers=(workers,))
+    loader = by_two(0.04, LoaderTimes(samples=16, tried_inputs=tried), start_seconds=0.38)
     settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings)
     found = only(diagnose(as_result(with_timings(result, loader=loader))))
@@ -244,22 +244,12 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 """16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
-A_STEP = TimedPart(seconds=0.011, steps=1, epoch=0, holds="epoch")
-TWO_STEPS = {"training_image_count": 16, "epoch_steps": 1, "parts": (A_STEP,) * 2}
 
 
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
         ({"timings": {"measured_load": (BUSY,)}}, "the machine was busy"),
-        (
-            {"epoch_seconds": 3.8},
-            "the parts of its steps add up to 418 ms, but an epoch took 3.8 s",
-        ),
-        ({"epoch_seconds": 0.3}, "add up to 418 ms, but an epoch took 300 ms"),
-        ({"step_seconds": 0.02}, "of a step add up to 10 ms, but on one batch it takes 20 ms"),
-        ({"step_seconds": 0.005}, "of a step add up to 10 ms, but on one batch it takes 5 ms"),
-        ({"timings": TWO_STEPS}, "fewer than 3 steps"),
         ({"timings": {"attribution": None, "not_attributed": "two processes"}}, "two processes"),
     ],
 )
@@ -271,43 +261,18 @@ def test_figures_that_show_no_cause_name_none(
     assert why in causes.cause(found)
 
 
-PLAUSIBLE = made_up_attribution(0.001, step_seconds=0.009)
-IMPOSSIBLE = PLAUSIBLE.model_copy(
-    update={"parts": PLAUSIBLE.parts.model_copy(update={"forward_seconds": (0.64,) * 3})}
-)
-
-
-@pytest.mark.parametrize(
-    ("measured", "likely"),
-    [
-        ({"timings": {"measured_load": (BUSY,)}}, "compute-bound"),
-        ({"timings": TWO_STEPS}, "compute-bound"),
-        ({"epoch_seconds": 0.3}, None),  # less than its steps
-        # A step takes 9 ms on one batch, but 640 ms forward.
-        ({"timings": {"measured_load": (BUSY,), "attribution": IMPOSSIBLE}}, None),
-    ],
-)
-def test_parts_that_fit_the_whole_still_show_a_likely_cause(
-    slow: Change, measured: dict[str, Any], likely: str | None
-) -> None:
-    result = slow(**measured)
-    has_parts = measured.get("timings", {}).get("attribution") is not IMPOSSIBLE
-    assert isinstance(where_a_step_goes(pair_of(result)), Picture) is has_parts
-    (row, _) = comparison_rows([pair_of(result)])
-    assert (row["forward_share"] is not None) is has_parts
-    assert only(diagnose(as_result(result))).likely == likely
+def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -> None:
+    result = slow(timings={"measured_load": (BUSY,)})
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
-    cause = "probably 91% of each step is compute" if likely else ""
-    assert causes.short_cause(pair, "cpu") == cause
+    assert isinstance(where_a_step_goes(pair), Picture)
+    assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
+    assert only(diagnose(as_result(result))).likely == "compute-bound"
+    assert causes.short_cause(pair, "cpu") == "probably 91% of each step is compute"
 
 
 @pytest.mark.parametrize(
     ("measured", "cause"),
-    [  # A step next to its loader may be slower than alone, but not faster.
-        ({"step_seconds": 0.005, "waiting": 0.09, "settings": {"input": LOADER}}, "input-bound"),
-        ({"step_seconds": 0.02, "waiting": 0.09, "settings": {"input": LOADER}}, "not known"),
-        # Two slow steps are enough beside 190 steps of epochs that they fit.
-        ({"steps": 2}, "compute-bound"),
+    [
         # An accelerator that synchronizes after each part may take longer than in an epoch.
         ({"epoch_seconds": 0.2, "device": "gpu"}, "compute-bound"),
         # 16 samples take as long as 2, unless the device hides that launching takes so long.
@@ -377,8 +342,8 @@ NO_GAIN = {
         ),
         (  # 13 ms a batch alone and 10 ms a step, so an epoch waits only 2 ms a step
             {"epoch_seconds": 38 * 0.012, "waiting": 0.002,
-             "batch_alone_seconds": (0.013,) * 3, "settings": {"input": LOADER | {"workers": 2}},
-             "timings": resident(99)},
+             "settings": {"input": LOADER | {"workers": 2}},
+             "timings": {"loader": by_two(0.013, resident(99)["loader"])}},
             "input-bound", "no gain", None,
         ),
         (  # 90 ms a batch by two workers, so 45 by four

@@ -104,21 +104,26 @@ def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_tim
 
 
 @pytest.mark.parametrize(
-    ("loading", "milliseconds"),
+    ("waiting_seconds", "cpu_seconds", "milliseconds"),
     [
-        ({"waiting": 0.001}, 16 / SHARED_CACHES + 1),
-        ({"waiting": 0.05, "batch_alone_cpu_seconds": 0.012}, (16 + 12) / SHARED_CACHES),
-        ({"waiting": 0.05}, 50 / 2),  # workers load during the steps
+        (0.001, 0.5, 16 / SHARED_CACHES + 1),
+        (0.05, 0.048, (16 + 48) / SHARED_CACHES),
+        (0.05, 0.0, 16 / SHARED_CACHES + 50 / 2),  # workers load
     ],
 )
 def test_an_idle_machines_epoch_has_its_loading(
-    on_cpu: Any, loading: dict[str, float], milliseconds: float
+    on_cpu: Any, waiting_seconds: float, cpu_seconds: float, milliseconds: float
 ) -> None:
-    attribution = made_up_attribution(**{"batch_alone_cpu_seconds": None, **loading})
-    if loading["waiting"] == 0.001:
-        attribution = attribution.model_copy(update={"batch_alone_cpu_seconds": 0.5})
+    part = TimedPart(
+        seconds=3.8,
+        steps=38,
+        epoch=0,
+        holds="epoch",
+        waiting_seconds=38 * waiting_seconds,
+        waiting_cpu_seconds=38 * cpu_seconds,
+    )
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
-    run = on_cpu(**busy, tried_threads=ONE_THREAD, attribution=attribution)
+    run = on_cpu(**busy, tried_threads=ONE_THREAD, parts=(part,))
     assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)
 
 

@@ -17,7 +17,6 @@ from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.measure.attribution import SamplePlan, measure_steps, plan_samples
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Way, time_in_turns
-from photofinish.measure.measure import _profile_slow
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
@@ -215,12 +214,3 @@ def test_a_job_in_half_precision_records_the_rate_of_an_fp32_product(
     """A CPU may compute such steps slowly."""
     rate = measure_here(make_run(epochs=1, precision=precision)).fp32_flops_a_second
     assert (rate is not None and rate > 1e7) is (precision == "fp16")
-
-
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-@pytest.mark.parametrize(("workers", "batches"), [(0, 3), (4, 4)])
-def test_of_slow_steps_each_worker_loads_a_batch(
-    trainer_of: MakeTrainer, workers: int, batches: int
-) -> None:
-    trainer = trainer_of(input={"name": "loader", "workers": workers})
-    assert len(_profile_slow(trainer, 1.0).slow_batch_seconds) == batches

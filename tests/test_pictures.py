@@ -81,7 +81,7 @@ def test_pictures_that_decide_nothing_are_left_out(make_result: MakeResult) -> N
 
 def test_the_parts_of_a_step_add_up_on_each_device(make_result: MakeResult) -> None:
     attribution = made_up_attribution(0.01)
-    cpu = make_result(attribution=attribution)
+    cpu = make_result(attribution=attribution, epoch_seconds=(600 / 16 * 0.02,) * 3)
     alone = drawn(pair_of(cpu))["Where does a step go?"]
     shares = re.findall(r"(\d+)%", alone.description)
     assert len(shares) == 6

@@ -143,6 +143,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
                 steps=trainer.steps_per_epoch,
                 epoch=number,
                 holds="epoch",
+                waiting_seconds=trainer.steps_per_epoch * job.loading_seconds * is_loader,
             )
             for number, each in enumerate(epochs)
         ]

@@ -16,7 +16,8 @@ from result_files import STEP, made_up_attribution, pair_of, trained, with_recor
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.config.compare import Comparing
-from photofinish.results.measurements import Operations, StepParts
+from photofinish.results.measurements import Operations
+from photofinish.results.timed_parts import TimedPart
 
 IMAGES = 50_000
 LINEAR = STEP.model_copy(
@@ -43,27 +44,26 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
         **settings: Any,
     ) -> Comparison:
         steps = -(-IMAGES // operations.images)
-        part = (step_seconds / 4,) * 3
-        parts = StepParts(
-            waiting_seconds=(batch_seconds,) * 3,
-            copying_seconds=(0.0,) * 3,
-            forward_seconds=part,
-            backward_seconds=(step_seconds / 2,) * 3,
-            optimizer_seconds=part,
-            rest_seconds=(0.0,) * 3,
-        )
         epoch_seconds = steps * (step_seconds + batch_seconds)
         cpu = trained(
             make_result,
             epoch_seconds=(epoch_seconds,) * epochs,
             total_seconds=2.5 + epochs * (epoch_seconds + 0.1),
             step_seconds=(step_seconds,) * 5,
-            attribution=made_up_attribution(batch_seconds, step_seconds=step_seconds, parts=parts),
+            attribution=made_up_attribution(batch_seconds, step_seconds=step_seconds),
         )
         loader = {"name": "loader", "workers": 0}
         given = {"epochs": epochs, "batch_size": operations.images, "input": loader}
         cpu = with_record(cpu, experiment=make_experiment(**given | settings))
-        cpu = with_timings(cpu, operations=operations, training_image_count=IMAGES)
+        part = TimedPart(
+            seconds=epoch_seconds,
+            steps=steps,
+            epoch=0,
+            holds="epoch",
+            waiting_seconds=steps * batch_seconds,
+        )
+        timed = {"parts": (part,), "epoch_steps": steps, "training_image_count": IMAGES}
+        cpu = with_timings(cpu, operations=operations, **timed)
         return pair_of(cpu, settings=Comparing(accelerators=("T4",)))
 
     return make

@@ -73,9 +73,11 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
     loading = with_timings(
         pair.cpu,
         host=host.model_copy(update={"cpu": cpu}),
-        attribution=made_up_attribution(0.09),
         epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in timings.epochs),
-        parts=tuple(part.model_copy(update={"seconds": 3.8}) for part in timings.parts),
+        parts=tuple(
+            part.model_copy(update={"seconds": 3.8, "waiting_seconds": 3.4})
+            for part in timings.parts
+        ),
         total_seconds=21.5,
     )
     settings = {"input": LoaderInput(name="loader", workers=workers)}
@@ -209,15 +211,12 @@ def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
     assert price_of("M1", Prices()) is None
 
 
-def test_without_timed_batches_a_job_that_loads_has_no_estimate(make_pair: MakePair) -> None:
-    timed = make_pair(extra_seconds=20.0)
-    untimed = with_timings(timed.cpu, attribution=None, not_attributed="several processes")
-    settings = {"input": LoaderInput(name="loader")}
-    loader = timed.cpu.record.experiment.model_copy(update=settings)
-    loading = pair_of(with_record(untimed, experiment=loader))
-    first = [pair.renting.options[0] for pair in (timed, pair_of(untimed), loading)]
-    assert [bool(each.estimate) for each in first] == [True, True, False]
-    assert "Loading could not be timed: several processes." in text_of(verdict(loading))
+def test_a_job_that_loads_has_an_estimate_without_parts_of_its_steps(make_pair: MakePair) -> None:
+    pair = with_loader(make_pair(accelerators=("A100",)), cores=2, workers=0)
+    slow = with_timings(pair.cpu, attribution=None, not_attributed="20 steps don't fit")
+    pair = pair_of(slow, settings=pair.settings)
+    (offer,) = pair.renting.options
+    assert offer.estimate.epoch_seconds == pytest.approx(3.4)
 
 
 def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
@@ -258,7 +257,7 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
     cpu = replace(pair.cpu, timings=timings)
 
     def estimate(**changed: Any) -> Any:
-        script = replace(cpu, record=None, trained=None, waiting_seconds=(0.0,) * EPOCHS)
+        script = replace(cpu, record=None, trained=None)
         found = Comparison(replace(script, **changed), None, "", pair.settings).renting
         return found.options[0].estimate
 

@@ -13,12 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from photofinish.answer.diagnosis import NotKnown, why_not_known
-from photofinish.answer.fair_cpu import (
-    least_batch_seconds,
-    least_startup_seconds,
-    slowdown_of_a_thread,
-)
+from photofinish.answer.fair_cpu import least_startup_seconds, slowdown_of_a_thread
 from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes
 from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean, log_ratio
@@ -52,9 +47,7 @@ class SpeedupBounds:
 
     job: SpeedupBound
     epoch: SpeedupBound | None = None
-    """None if no part of an epoch must stay on the CPU, or if that is not known."""
-    loading_not_known: NotKnown | None = None
-    """Reason why a loader's time is left out of the bounds, and why there are no estimates."""
+    """None if no part of an epoch must stay on the CPU."""
 
 
 class _Loading(NamedTuple):
@@ -73,7 +66,7 @@ def speedup_bounds(run: Result) -> SpeedupBounds:
     seconds = startup_seconds = timings.startup_seconds
     least_seconds = least_startup_seconds(timings) if timings.busy else startup_seconds
     epoch, of_loading = None, 0.0
-    if isinstance(loading, _Loading):
+    if loading:
         epoch = _bound(*loading[:3], loading.error, of_passes)
         seconds += timings.planned_epochs * loading.seconds
         least_seconds += timings.planned_epochs * loading.least_seconds
@@ -83,7 +76,7 @@ def speedup_bounds(run: Result) -> SpeedupBounds:
     of_startup = ONCE * rest_share * startup_seconds / seconds if seconds else 0.0
     errors = of_loading, of_startup, rest_share and of_passes * rest_share
     job = _bound(timings.whole_seconds, seconds, least_seconds, *errors)
-    return SpeedupBounds(job, epoch, loading if isinstance(loading, NotKnown) else None)
+    return SpeedupBounds(job, epoch)
 
 
 def _bound(
@@ -97,40 +90,24 @@ def _bound(
     return SpeedupBound(whole_seconds, seconds, math.hypot(*errors, further))
 
 
-def _loading(run: Result) -> _Loading | NotKnown | None:
-    """Return an epoch's loading, why it is not known, or None if none stays.
+def _loading(run: Result) -> _Loading | None:
+    """Return an epoch's loading, or None if none stays.
 
-    A script's loading are its waits for batches. If workers load ahead, a batch takes longer than
-    the wait for it, so the true bound is lower.
+    If a script's workers load ahead, a batch takes longer than the wait for it, so the true bound
+    is lower.
     """
-    timings, costs, settings = run.timings, run.costs, run.settings
-    epoch_seconds = statistics.fmean(timings.epoch_seconds)
-    slower = slowdown_of_a_thread(timings.load)
-    if settings is None:
-        if seconds := statistics.fmean(run.waiting_seconds or (0.0,)):
-            return _Loading(epoch_seconds, seconds, seconds / slower, _error(run.waiting_seconds))
+    timings, settings, loading = run.timings, run.settings, run.loading_seconds
+    if not sum(loading) or (settings and settings.input.name == "resident"):
         return None
-    if settings.input.name == "resident":
-        return None
-    alone: Sequence[float] = timings.slow_batch_seconds  # of slow steps, a few batches were loaded
-    if alone:
-        workers, tried = settings.input.workers, timings.loader and timings.loader.tried_workers
-        # Tried workers had started before.
-        alone = [each.batch_seconds for each in tried or () if each.workers == workers] or alone
-        seconds = min((timings.steps_per_epoch or 1) * statistics.fmean(alone), epoch_seconds)
-        error = math.hypot(MACHINE, _error(alone))
-        return _Loading(epoch_seconds, seconds, seconds / slower, error)
-    not_known = why_not_known(run)
-    is_busy = not_known is not None and not_known.reason == "busy"
-    if costs is None or (not_known and not is_busy):
-        return not_known
-    # Loading was measured in another process than the whole job, which may have been faster.
-    share = epoch_seconds / costs.epoch_seconds
-    steps = costs.steps_per_epoch * (min(1.0, share) if timings.busy else share)
-    seconds = steps * costs.batch_alone_seconds
-    least_seconds = steps * least_batch_seconds(timings) if is_busy else seconds
-    error = _error(costs.attribution.batch_alone_seconds[1 : int(costs.steps_per_epoch)])
-    return _Loading(steps * costs.epoch_share_seconds, seconds, least_seconds, error)
+    epoch_seconds, error, factor = statistics.fmean(timings.epoch_seconds), _error(loading), 1.0
+    if settings:  # it was measured in another process than the whole job, which may be faster
+        factor = epoch_seconds / timings.measured_epoch_seconds
+        factor = min(1.0, factor) if timings.busy else factor
+        epoch_seconds = factor * timings.measured_epoch_seconds
+        error = error if run.loads_itself else math.hypot(MACHINE, error)
+    seconds = min(epoch_seconds, factor * statistics.fmean(loading))
+    load = timings.measured_load if settings else timings.load
+    return _Loading(epoch_seconds, seconds, seconds / slowdown_of_a_thread(load), error)
 
 
 def _error(values: Sequence[float]) -> float:

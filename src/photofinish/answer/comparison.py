@@ -195,11 +195,10 @@ def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
         job,
         script.precision,
         script.parameter_count,
-        waiting_seconds=job.by_parts.waiting_seconds,
         step_parts_seconds=script.step_parts,
         loader_workers=script.loader_workers,
         step_loading_seconds=script.step_loading_seconds,
-        between_seconds=job.by_parts.between_seconds,
+        between_seconds=job.epoch_by_parts.between_seconds,
         metrics=script.metrics,
         is_outdated=is_outdated,
     )

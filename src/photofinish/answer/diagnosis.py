@@ -3,8 +3,8 @@
 An epoch waits for the slower of two: loading without steps, and steps with their batch on the
 device. A step's time is mostly fixed, or mostly grows with its samples.
 
-The cause is unknown with too few steps, on a busy machine, or if the parts don't add up to the
-epoch. A change is suggested if some measured steps were surely faster with it.
+The cause is unknown on a busy machine, and if no steps were taken apart. A change is suggested if
+some measured steps were surely faster with it.
 """
 
 from __future__ import annotations
@@ -15,42 +15,28 @@ from typing import Literal
 from photofinish.answer.fair_cpu import fewer_threads
 from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_remedy
 from photofinish.answer.result import Result
-from photofinish.answer.step_costs import StepCosts, spread
+from photofinish.answer.step_costs import StepCosts
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.results.measurements import CLEARLY_FASTER, MOST_UNEXPLAINED_SHARE
+from photofinish.results.measurements import CLEARLY_FASTER
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
     "CPU held back", "not known",
 ]  # fmt: skip
+BUSY = "busy"
 MOST_STARTUP_SHARE = 0.5
 """Largest share of start-up in a job that is not reported as the main cause, by hand."""
 MOST_FIXED_SHARE = 0.5
 """Largest fixed share of a step that counts as compute-bound, by hand."""
-MOST_FROM_TRAINING = 1.25
-"""Largest factor between a measured and a trained epoch that counts as chance, by hand."""
 _BF16_GAIN = 1.2
 """Factor by which bf16 must gain more than another change to be suggested instead."""
-LEAST_STEPS = 3
-"""Smallest number of timed steps that allows a diagnosis, by hand."""
-
 
 NoRemedy = Literal[
     "start-up", "resident", "copies", "workers", "small job", "used well", "container", "no gain",
     "untried copies", "untried workers", "untried threads",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class NotKnown:
-    """Reason why the figures show no cause, with two times that should be equal."""
-
-    reason: Literal["not measured", "busy", "few steps", "training", "epoch", "step"]
-    apart_seconds: float = 0.0
-    whole_seconds: float = 0.0
-    recorded: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +47,8 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     """Changes that were tried, the best one first."""
     no_remedy: NoRemedy | None = None
-    not_known: NotKnown | None = None
+    not_known: str | None = None
+    """Reason why the cause is not known: BUSY, or the measurement's own."""
     likely: Cause | None = None
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
 
@@ -71,33 +58,29 @@ def diagnose(run: Result) -> tuple[Diagnosis, ...]:
     diagnoses = []
     if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
-    epoch = _diagnose_epoch(run) if run.settings else _diagnose_waits(run)
+    epoch = _diagnose_epoch(run, run.costs) if run.costs else _diagnose_waits(run)
     if epoch:
         diagnoses.append(epoch)
     return tuple(diagnoses)
 
 
 def _diagnose_waits(run: Result) -> Diagnosis | None:
-    """Return a diagnosis if a script mostly waits for batches, else None: steps have no parts."""
-    if not run.has_steps or run.waiting_share <= 0.5:
-        return None
-    if run.timings.busy:
-        busy = NotKnown("busy")
-        return Diagnosis("an epoch", "not known", run, not_known=busy, likely="input-bound")
-    return Diagnosis("an epoch", "input-bound", run)
+    """Return a diagnosis of steps without parts: if they mostly wait for batches, else None.
+
+    An experiment has a reason for it.
+    """
+    waits = run.has_steps and run.waiting_share > 0.5
+    if waits and not run.timings.step_warnings:
+        return Diagnosis("an epoch", "input-bound", run)
+    likely: Cause | None = "input-bound" if waits else None
+    why = BUSY if waits else run.timings.not_attributed
+    return Diagnosis("an epoch", "not known", run, not_known=why, likely=likely) if why else None
 
 
-def _diagnose_epoch(run: Result) -> Diagnosis | None:
-    """Return the cause of an epoch's time, or None if its steps were not measured in parts."""
-    not_known, costs = why_not_known(run), run.costs
-    if not_known:
-        is_doubtful = not_known.reason in ("busy", "few steps")
-        fits = is_doubtful and run.timings.step_parts is not None
-        likely = _cause(run, costs)[0] if costs and fits else None
-        return Diagnosis("an epoch", "not known", run, not_known=not_known, likely=likely)
-    if costs is None:
-        return None
+def _diagnose_epoch(run: Result, costs: StepCosts) -> Diagnosis:
     cause, remedy = _cause(run, costs)
+    if run.timings.step_warnings:
+        return Diagnosis("an epoch", "not known", run, not_known=BUSY, likely=cause)
     fewer = fewer_threads(run.timings)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
         gain = Gain.of_steps(costs, fewer.turns)
@@ -115,55 +98,11 @@ def _diagnose_epoch(run: Result) -> Diagnosis | None:
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
-def why_not_known(run: Result) -> NotKnown | None:
-    """Return why the figures show no cause, or None if they show one or were not measured."""
-    timings, costs = run.timings, run.costs
-    if costs is None:
-        recorded = timings.not_attributed
-        return NotKnown("not measured", recorded=recorded) if recorded else None
-    if timings.step_warnings:
-        return NotKnown("busy")
-    # Few slow steps taken apart are enough if they fit the steps of the training's parts.
-    if costs.steps_timed < LEAST_STEPS:
-        return NotKnown("few steps")
-    if _differs_from_training(costs):
-        return NotKnown("training", costs.epoch_seconds, timings.median_epoch_seconds)
-    most, is_cpu = MOST_UNEXPLAINED_SHARE, run.device == "cpu"
-    parts_seconds = sum(costs.parts_seconds.values())
-    off = parts_seconds / costs.epoch_share_seconds - 1
-    # Synchronizing after each part may slow an accelerator down.
-    if off < -most or (off > most and is_cpu):
-        apart_seconds = parts_seconds * costs.steps_per_epoch
-        return NotKnown("epoch", apart_seconds, costs.epoch_seconds)
-    apart_seconds = parts_seconds - costs.parts_seconds["waiting for data"] - costs.copying_seconds
-    off = costs.step_alone_seconds / apart_seconds - 1
-    # After loading a batch, a step on the CPU has cold caches and sleeping threads.
-    may_be_faster = not is_cpu or costs.experiment.input.name == "loader"
-    if off > most or (off < -most and not may_be_faster):
-        return NotKnown("step", apart_seconds, costs.step_alone_seconds)
-    return None
-
-
-def _differs_from_training(costs: StepCosts) -> bool:
-    """Return True if measured and trained epochs surely differ by more than a quarter.
-
-    A busy training is slower than the measurement of a quiet machine, which then holds.
-    """
-    timings = costs.timings
-    if timings.busy:
-        return False
-    low, high = (costs.steps_per_epoch * share for share in costs.epoch_share_spread)
-    trained_low, trained_high = spread(timings.epoch_seconds)
-    factor = timings.median_epoch_seconds / costs.epoch_seconds
-    is_apart = trained_high < low or high < trained_low
-    return is_apart and max(factor, 1 / factor) > MOST_FROM_TRAINING
-
-
 def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
     host = run.timings.host
     cores = allowed_cores(host.cpu) if host.cpu else 1
     if costs.input_seconds > costs.step_alone_seconds:
-        is_copy = costs.copying_seconds > costs.batch_alone_seconds
+        is_copy = costs.copying_seconds > costs.loading_seconds
         cause: Literal["copy-bound", "input-bound"] = "copy-bound" if is_copy else "input-bound"
         return cause, _against_input(costs, cores, cause)
     if costs.fixed_seconds > MOST_FIXED_SHARE * costs.step_alone_seconds:

@@ -84,11 +84,7 @@ def least_epoch_seconds(run: JobTimes) -> float | None:
     step_seconds = least_step_seconds(run)
     if step_seconds is None or run.steps_per_epoch is None:
         return None
-    batch_seconds = least_batch_seconds(run)
-    loads_ahead = run.attribution and run.attribution.batch_alone_cpu_seconds is None
-    if loads_ahead:
-        return run.steps_per_epoch * max(step_seconds, batch_seconds)
-    return run.steps_per_epoch * (step_seconds + batch_seconds)
+    return run.steps_per_epoch * (step_seconds + least_batch_seconds(run))
 
 
 def least_step_seconds(run: JobTimes) -> float | None:
@@ -114,17 +110,20 @@ def least_step_seconds(run: JobTimes) -> float | None:
 
 
 def least_batch_seconds(run: JobTimes) -> float:
-    """Return the least time to load a batch on a quiet machine, or 0 if unknown."""
-    if run.attribution is None:
+    """Return the least wait for a batch on a quiet machine, or 0 if unknown.
+
+    A script's steps include it.
+    """
+    waits = [(part.waiting_seconds or 0.0, part) for part in run.parts if part.holds != "start"]
+    if run.loop_steps or not waits:
         return 0.0
-    alone_seconds = run.attribution.batch_alone_seconds
-    quickest_seconds = _quickest(alone_seconds)
+    quickest_seconds = _quickest([seconds / part.steps for seconds, part in waits])
     if quickest_seconds <= SLICE_SECONDS:
         return quickest_seconds
-    cpu_seconds = run.attribution.batch_alone_cpu_seconds
-    if cpu_seconds is not None:
-        return cpu_seconds / SHARED_CACHES
-    return statistics.fmean(alone_seconds) / slowdown_of_a_thread(run.measured_load)
+    # Workers use no CPU time of the thread that waits.
+    cpu_seconds = sum(part.waiting_cpu_seconds for _, part in waits) / SHARED_CACHES
+    waited_seconds = sum(seconds for seconds, _ in waits) / slowdown_of_a_thread(run.measured_load)
+    return max(cpu_seconds, waited_seconds) / sum(part.steps for _, part in waits)
 
 
 def least_startup_seconds(run: JobTimes) -> float:

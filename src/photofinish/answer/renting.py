@@ -79,9 +79,8 @@ def renting(
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
-            accelerator, estimate = accelerators()[name], None
-            if not stays.loading_not_known:
-                estimate = estimate_job(run, operations, stays, accelerator, scale)
+            accelerator = accelerators()[name]
+            estimate = estimate_job(run, operations, stays, accelerator, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),

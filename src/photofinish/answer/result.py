@@ -15,6 +15,7 @@ from photofinish.answer.step_costs import StepCosts
 from photofinish.config.experiment import Experiment, LoaderInput, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
+from photofinish.machine.host import allowed_cores
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
@@ -63,8 +64,6 @@ class Result:
     """Settings, data and network. None for a script."""
     trained: Trained | None = None
     """Trained model. None for a script, and if the job was only measured."""
-    waiting_seconds: tuple[float, ...] = ()
-    """Time that each timed pass of a script waited for batches."""
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
     loader_workers: int | None = None
@@ -143,24 +142,20 @@ class Result:
     @property
     def shares(self) -> dict[str, float]:
         """Share of each part in an epoch's step, or an empty dict if the parts are not known."""
-        if self.costs and not self.timings.step_parts:  # their sum does not fit the whole
-            return {}
-        if self.costs:
-            parts = self.costs.parts_seconds
-            return {part: seconds / sum(parts.values()) for part, seconds in parts.items()}
+        apart = dict(self.costs.parts_seconds if self.costs else self.step_parts_seconds)
+        if self.device == "gpu" and self.costs:
+            return {part: seconds / sum(apart.values()) for part, seconds in apart.items()}
+        apart.pop("waiting for data", None)  # the CPU's waits are in its training's parts
         if not self.waiting_seconds:
             return {}
         waiting = {"waiting for data": self.waiting_share}
         computing, step_seconds = 1 - self.waiting_share, self.step_share_seconds
-        if not self.step_parts_seconds or not step_seconds:
+        if not apart or not step_seconds:
             return waiting | {"computing": computing}
         # They were timed in other steps, which may have been slower.
-        parts_seconds = sum(self.step_parts_seconds.values())
-        whole_seconds = max(computing * step_seconds, parts_seconds)
-        parts = {
-            part: computing * seconds / whole_seconds
-            for part, seconds in self.step_parts_seconds.items()
-        }
+        whole_seconds = max(computing * step_seconds, sum(apart.values()))
+        parts = {part: computing * seconds / whole_seconds for part, seconds in apart.items()}
+        parts.pop("the rest", None)
         return waiting | parts | {"the rest": max(0.0, computing - sum(parts.values()))}
 
     @property
@@ -172,13 +167,36 @@ class Result:
         return self.timings.median_epoch_seconds / steps if steps else None
 
     @property
+    def waiting_seconds(self) -> tuple[float, ...]:
+        """Time that an epoch waits for batches by each timed part, or empty if it is not known."""
+        by_parts = self.timings.epoch_by_parts
+        return by_parts.waiting_seconds if by_parts else ()
+
+    @property
     def waiting_share(self) -> float:
-        """Share of a script's passes spent waiting for batches."""
-        return sum(self.waiting_seconds) / sum(self.timings.epoch_seconds)
+        """Share of the timed parts spent waiting for batches."""
+        by_parts = self.timings.epoch_by_parts
+        return sum(self.waiting_seconds) / sum(by_parts.values) if by_parts else 0.0
+
+    @property
+    def loading_seconds(self) -> tuple[float, ...]:
+        """Time to load an epoch's batches by each timed part: the waits, or what workers hide.
+
+        Without a trial of these workers, they load as fast as if each had a core.
+        """
+        source, loader = self.settings.input if self.settings else None, self.timings.loader
+        if not (loader and isinstance(source, LoaderInput) and source.workers):
+            return self.waiting_seconds
+        cpu = self.timings.host.cpu
+        cores = min(source.workers, allowed_cores(cpu)) if cpu else source.workers
+        own = [each for each in loader.tried_workers if each.workers == source.workers]
+        batch_seconds = own[0].batch_seconds if own else loader.whole_seconds / cores
+        least_seconds = (self.timings.epoch_steps or 1) * batch_seconds
+        return tuple(max(least_seconds, seconds) for seconds in self.waiting_seconds)
 
     @property
     def batch_seconds(self) -> float:
-        """Median wait of a script for a batch."""
+        """Median wait for a batch."""
         return statistics.median(self.waiting_seconds) / (self.timings.steps_per_epoch or 1)
 
     @cached_property
@@ -186,7 +204,11 @@ class Result:
         attribution = self.timings.attribution
         if not attribution or not self.settings:
             return None
-        return StepCosts(self.settings, self.timings, attribution)
+        if seconds := self.loading_seconds:
+            loading_seconds = statistics.fmean(seconds) / (self.timings.epoch_steps or 1)
+        else:
+            loading_seconds = attribution.parts.median_seconds["waiting_seconds"]
+        return StepCosts(self.settings, self.timings, attribution, loading_seconds)
 
 
 def read_results(

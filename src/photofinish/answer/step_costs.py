@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,11 +31,13 @@ both sizes would be wrong.
 
 @dataclass(frozen=True)
 class StepCosts:
-    """Times per step of a full batch: medians, or means over an epoch if the first step differs."""
+    """Times per step of a full batch."""
 
     experiment: Experiment
     timings: JobTimes
     attribution: StepAttribution
+    loading_seconds: float
+    """Time to load a batch, as fast as without steps."""
 
     @property
     def steps_per_epoch(self) -> float:
@@ -54,11 +55,6 @@ class StepCosts:
         return self.timings.measured_epoch_seconds
 
     @property
-    def steps_timed(self) -> float:
-        """Number of steps in the parts."""
-        return sum(part.steps for part in self.timings.parts)
-
-    @property
     def epoch_share_seconds(self) -> float:
         return self.epoch_seconds / self.steps_per_epoch
 
@@ -72,27 +68,19 @@ class StepCosts:
     @cached_property
     def parts_seconds(self) -> dict[str, float]:
         parts = self.attribution.parts
-        return {name: self._over_an_epoch(getattr(parts, field)) for name, field in PARTS.items()}
+        seconds = parts.median_seconds
+        return {name: seconds[field] for name, field in PARTS.items() if field in seconds}
 
     @property
     def copying_seconds(self) -> float:
         return self.parts_seconds["copying to the device"]
 
-    @cached_property
-    def batch_alone_seconds(self) -> float:
-        """Time to load a batch, without steps between batches."""
-        alone_seconds = self._over_an_epoch(self.attribution.batch_alone_seconds)
-        if self.loads_ahead:
-            return alone_seconds
-        # Both passes do equal work. Other programs can only slow a pass down, so the faster counts.
-        return min(alone_seconds, self.parts_seconds["waiting for data"])
-
     @property
     def input_seconds(self) -> float:
         """Time per step of an epoch if the steps took no time."""
         if self.loads_ahead:
-            return max(self.batch_alone_seconds, self.copying_seconds)
-        return self.batch_alone_seconds + self.copying_seconds
+            return max(self.loading_seconds, self.copying_seconds)
+        return self.loading_seconds + self.copying_seconds
 
     @cached_property
     def step_alone_seconds(self) -> float:
@@ -122,10 +110,6 @@ class StepCosts:
         other_samples = self.attribution.other_batch_images
         return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
 
-    def _over_an_epoch(self, values: Sequence[float]) -> float:
-        steps = self.steps_per_epoch
-        return over_an_epoch(values[: int(steps)], steps, are_uneven=self.loads_ahead)
-
 
 def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
     """Return the share of a step's time that would be left without samples.
@@ -141,16 +125,3 @@ def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds:
 def spread(values: Sequence[float]) -> tuple[float, float]:
     low, high = np.quantile(values, [0.1, 0.9])
     return float(low), float(high)
-
-
-def over_an_epoch(values: Sequence[float], steps: float, are_uneven: bool) -> float:
-    """Return the mean over an epoch. Its first step is the first value.
-
-    The other steps count by their median. If they are uneven by design, as with several workers,
-    they count by their mean.
-    """
-    first, *others = values
-    if not others:
-        return first
-    other = statistics.fmean(others) if are_uneven else statistics.median(others)
-    return other + (first - other) / steps

@@ -1,7 +1,7 @@
 """Measure how long a training step takes and what limits it, on a copy of the network.
 
-results/measurements.py defines each figure. Loading batches without steps shows whether an epoch
-waits for its input. Steps with two batch sizes, in turns, show how much of a step's time is fixed.
+results/measurements.py defines each figure. Steps with two batch sizes, in turns, show how much of
+a step's time is fixed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,7 @@ from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.in_turns import Context, Way, time_in_turns
 from photofinish.measure.operations import count_operations
 from photofinish.measure.scratch import scratch_steps
-from photofinish.measure.step_parts import (
-    measure_batches_alone,
-    measure_launches,
-    measure_loading_cpu,
-    measure_parts,
-)
+from photofinish.measure.step_parts import measure_launches, measure_parts
 from photofinish.measure.threads import try_threads
 from photofinish.results.measurements import (
     InTurns,
@@ -74,7 +69,6 @@ class Profile(NamedTuple):
     operations: Operations | None
     not_counted: str | None
     tried_threads: tuple[TriedThreads, ...] = ()
-    slow_batch_seconds: tuple[float, ...] = ()
 
 
 def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> Profile:
@@ -207,8 +201,6 @@ def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribut
     is_launching = min(launch_seconds, default=0.0) > min(same_batch.step_seconds) / 2
     measured = StepAttribution(
         parts=measure_parts(trainer, plan.steps),
-        batch_alone_seconds=measure_batches_alone(trainer, plan.steps),
-        batch_alone_cpu_seconds=measure_loading_cpu(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
         same_batch=same_batch,
         other_batch=other_batch,

@@ -17,7 +17,6 @@ from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.loader_times import measure_loader
 from photofinish.measure.loader_tries import RESIDENT, fits_resident
 from photofinish.measure.operations import count_operations
-from photofinish.measure.step_parts import measure_batches_alone
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.measure.threads import fp32_flops_a_second
 from photofinish.results import records
@@ -42,8 +41,6 @@ _PARTS_SHARE = 0.5
 """Share of that time for timed parts of the training, by hand."""
 _SLOW_STEPS = 20
 """Number of steps that measuring single steps takes at least."""
-_SLOW_BATCHES = 3
-"""Least number of batches of slow steps that are loaded alone, by hand: as few as answer at all."""
 
 
 def measure(
@@ -142,20 +139,12 @@ def _profile(trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float)
 
 
 def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
-    """Return the counts of a slow step, and the loading of its batches.
-
-    Its parts would take too long to measure.
-    """
+    """Return the counts of a slow step, whose parts would take too long to measure."""
     allowed = seconds(_JOB_SHARE * job_seconds)
     why = f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
     if trainer.team.size > 1 or trainer.experiment.model.compile:
         return Profile(None, None, why, None, why)
-    counted = attempt(partial(count_operations, trainer))
-    alone, given = None, trainer.experiment.input
-    if given.name == "loader":  # the first batches of all workers come at once
-        batches = max(_SLOW_BATCHES, given.workers)
-        alone = attempt(partial(measure_batches_alone, trainer, batches))[0]
-    return Profile(None, None, why, *counted, slow_batch_seconds=alone or ())
+    return Profile(None, None, why, *attempt(partial(count_operations, trainer)))
 
 
 def resident_batches(setup: Setup) -> Batches | None:

@@ -1,4 +1,4 @@
-"""Parts of an epoch's step: waiting for its batch, copying, forward, backward, optimizer, launches.
+"""Parts of a step: copying, forward, backward, optimizer, launches, and loading on an accelerator.
 
 The step is the trainer's own. It calls a gradient scaler before the backward pass and before the
 optimizer, so a scaler that reads the clock times each part.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 from photofinish.measure.scratch import scratch_steps
-from photofinish.measure.threads import cpu_time_of
 from photofinish.nested import samples_in
 from photofinish.results.measurements import StepParts
 from photofinish.training.torch_device import CPU, is_accelerator
@@ -29,7 +28,7 @@ def differences(ends: list[float]) -> tuple[float, ...]:
 
 
 def measure_parts(trainer: Trainer, steps: int) -> StepParts:
-    """Time the parts of an epoch's first steps."""
+    """Time the parts of steps on the first batch, and its copy. On an accelerator, time loading."""
     training, device, marks = trainer.training, trainer.device, []
 
     def mark() -> Any:
@@ -45,30 +44,24 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
         first = training.first()
         for _ in range(WARM_UP_STEPS):
             trainer.step(state, 0, first, moves_schedule=False)
-        unplaced = training.host_batches(0)
         marks[:] = [mark()]
         for number in range(steps):
-            batch = next(unplaced)
-            marks.append(mark())
-            placed = training.to_device(batch)
-            marks.append(mark())
-            trainer.step(state, number, placed)
-            del batch, placed  # as in a training
+            trainer.step(state, number, first)
             marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
     if device == CPU:
         seconds = differences(marks)
     else:
         seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
-    names = list(StepParts.model_fields)  # in a step's order
+    names = "forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"
     parts = {name: seconds[part :: len(names)] for part, name in enumerate(names)}
+    batch = next(iter(training.host_batches(0)))
+    started_seconds = trainer.clock.now_seconds()
+    for _ in range(steps):
+        training.to_device(batch)
+    parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
     if is_accelerator(device):
-        parts["waiting_seconds"] = measure_batches_alone(trainer, steps)
-        batch = next(iter(training.host_batches(0)))
-        started_seconds = trainer.clock.now_seconds()
-        for _ in range(steps):
-            training.to_device(batch)
-        parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
+        parts["waiting_seconds"] = (mean_batch_seconds(trainer, steps),)
     return StepParts(**parts)
 
 
@@ -92,37 +85,15 @@ class _MarkingScaler(torch.amp.GradScaler):
         self._part_ended()  # the optimizer
 
 
-def measure_batches_alone(trainer: Trainer, steps: int) -> tuple[float, ...]:
-    """Time loading batches without steps.
-
-    On an accelerator, return only the mean, so that the host waits for the device once. With
-    resident batches, the epoch's order is computed before the first batch is timed.
-    """
-    clock, training = trainer.clock, trainer.training
-    if not is_accelerator(trainer.device):
-        batches = training.host_batches(0)
-        ends = [clock.now_seconds()]
-        for _batch in islice(batches, steps):
-            ends.append(clock.now_seconds())
-            del _batch  # as in a training
-        return differences(ends)
-    batches = training.host_batches(0, trainer.steps.at_once)
-    loaded, started_seconds = 0, clock.now_seconds()
-    for batch in batches:
-        loaded += -(-samples_in(batch[1]) // training.batch_size)
+def mean_batch_seconds(trainer: Trainer, steps: int) -> float:
+    """Return the mean time of loading a batch without steps, so that the host waits only once."""
+    loaded, started_seconds = 0, trainer.clock.now_seconds()
+    for batch in trainer.training.host_batches(0, trainer.steps.at_once):
+        loaded += -(-samples_in(batch[1]) // trainer.training.batch_size)
         del batch
         if loaded >= steps:
             break
-    return (_mean_seconds(trainer, started_seconds, loaded),)
-
-
-def measure_loading_cpu(trainer: Trainer, steps: int) -> float | None:
-    """Return the CPU time to load a batch in one thread, or None on a GPU or with workers."""
-    settings = trainer.experiment.input
-    if is_accelerator(trainer.device) or (settings.name == "loader" and settings.workers):
-        return None
-    seconds, cpu_seconds = cpu_time_of(lambda: measure_batches_alone(trainer, steps))
-    return cpu_seconds / len(seconds)
+    return _mean_seconds(trainer, started_seconds, loaded)
 
 
 def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Literal
 
@@ -46,14 +47,15 @@ def take_steps(steps: Steps, state: TrainState, batches: Iterable[Batch]) -> Ite
         yield losses
 
 
-def _noting_waits(batches: Iterable[Batch], waits: list[float]) -> Iterator[Batch]:
-    """Yield the batches. Note the time to wait for each."""
-    began_seconds = time.perf_counter()
+def _noting_waits(batches: Iterable[Batch], waits: list[tuple[float, float]]) -> Iterator[Batch]:
+    """Yield the batches. Note the time to wait for each, and this thread's CPU time in it."""
+    began_seconds, began_cpu_seconds = time.perf_counter(), time.thread_time()
     for batch in batches:
-        waits.append(time.perf_counter() - began_seconds)
+        cpu_seconds = time.thread_time() - began_cpu_seconds
+        waits.append((time.perf_counter() - began_seconds, cpu_seconds))
         yield batch
         del batch  # as in a training
-        began_seconds = time.perf_counter()
+        began_seconds, began_cpu_seconds = time.perf_counter(), time.thread_time()
 
 
 def second_step_seconds(trainer: Trainer) -> float:
@@ -104,11 +106,14 @@ def _whole_epochs(
     return tuple(parts), validation_seconds / len(parts)
 
 
-def _begin(trainer: Trainer, epoch: int) -> tuple[Iterator[Batch], float]:
-    """Return the batches of an epoch, and the time when it begins."""
+def _begin(
+    trainer: Trainer, epoch: int, waits: list[tuple[float, float]] | None = None
+) -> tuple[Iterator[Batch], float]:
+    """Return the batches of an epoch, whose waits are noted, and the time when it begins."""
     seed_epoch(trainer.experiment.seed, epoch, trainer.team.rank)
     trainer.state.network.train()
-    batches = trainer.train_batches(epoch)
+    noted = iter if waits is None else partial(_noting_waits, waits=waits)
+    batches = trainer.train_batches(epoch, noted)
     return batches, trainer.clock.now_seconds()
 
 
@@ -136,10 +141,9 @@ def parts_of_epoch(
     clock, training, left = trainer.clock, trainer.training, trainer.training.image_count
     holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
     losses, steps, steps_left = list[torch.Tensor](), 0, trainer.steps_per_epoch
-    batches, began_seconds = _begin(trainer, epoch)
-    waits = list[float]()
-    if trainer.device == CPU:  # an accelerator may compute while the host waits
-        batches = _noting_waits(batches, waits)
+    waits = list[tuple[float, float]]()
+    # An accelerator may compute while the host waits.
+    batches, began_seconds = _begin(trainer, epoch, waits if trainer.device == CPU else None)
     for each in take_steps(trainer.steps, trainer.state, batches):
         losses.append(each)
         steps, steps_left = steps + each.numel(), steps_left - each.numel()
@@ -151,7 +155,9 @@ def parts_of_epoch(
         steps_done = samples / training.batch_size
         part = TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds)
         if waits:
-            part = part.model_copy(update={"waiting_seconds": sum(waits)})
+            names = "waiting_seconds", "waiting_cpu_seconds"
+            sums = map(sum, zip(*waits, strict=True))
+            part = part.model_copy(update=dict(zip(names, sums, strict=True)))
             waits.clear()
         yield part, losses
         holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()

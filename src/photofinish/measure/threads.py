@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
 
 import torch
 
@@ -29,8 +28,6 @@ _LONG_STEP_SECONDS = 0.1
 _PRODUCT_SIDE, _PRODUCTS = 384, 5
 """Side of a square matrix, and number of products: about 5 ms on two cores."""
 
-_Result = TypeVar("_Result")
-
 
 @contextmanager
 def restored_threads() -> Iterator[int]:
@@ -40,15 +37,6 @@ def restored_threads() -> Iterator[int]:
         yield threads
     finally:
         torch.set_num_threads(threads)
-
-
-def cpu_time_of(work: Callable[[], _Result]) -> tuple[_Result, float]:
-    """Run the work in one thread. Return its result and its CPU time."""
-    with restored_threads():
-        torch.set_num_threads(1)
-        started_seconds = time.thread_time()
-        result = work()
-        return result, time.thread_time() - started_seconds
 
 
 def fp32_flops_a_second() -> float:

@@ -18,7 +18,6 @@ from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import (
     bound_share,
     how_known,
-    not_known,
     remedy_line,
     short_cause,
 )
@@ -239,8 +238,6 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
         is_known = math.isfinite(worth.gained[1])
         return saves_text(worth) if is_known else say("gain unknown")
     operations = pair.cpu.timings.operations
-    if unknown := pair.bounds.loading_not_known:
-        return say("unknown loading", why=not_known(unknown))
     if operations and operations.without_formula:
         names = ", ".join(f"`{name}`" for name in operations.without_formula)
         return say("uncounted", names=names)

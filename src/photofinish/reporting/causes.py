@@ -8,7 +8,7 @@ from typing import Any
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.diagnosis import LEAST_STEPS, Diagnosis, NotKnown
+from photofinish.answer.diagnosis import BUSY, Diagnosis
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.host import allowed_cores
@@ -32,8 +32,8 @@ def cause(found: Diagnosis) -> str:
         share = timings.startup_seconds / timings.whole_seconds
         return say(found.cause, share=share, whole=timings.whole_seconds)
     if found.not_known:
-        return not_known(found.not_known)
-    if run.settings is None:
+        return say("why: busy") if found.not_known == BUSY else found.not_known
+    if costs is None and run.waiting_share:
         return say("script waits", run=run, step=timings.median_step_seconds)
     if costs is None:
         return found.cause
@@ -73,7 +73,7 @@ def _share(found: Diagnosis) -> str:
     if cause == "start-up-bound":
         share = run.timings.startup_seconds / run.timings.whole_seconds
         return say("share of start-up", share=share)
-    if run.settings is None and cause == "input-bound":
+    if costs is None and cause == "input-bound":
         return say("share of waiting", share=run.waiting_share)
     if costs is None or cause == "not known":
         return ""
@@ -138,18 +138,8 @@ def _yaml(value: Any) -> str:
     return f'"{value}"' if value in ("on", "off") else str(value)  # booleans to some readers
 
 
-def not_known(found: NotKnown) -> str:
-    """Return why the figures show neither cause nor bound."""
-    if found.recorded:
-        return found.recorded
-    apart, whole = found.apart_seconds, found.whole_seconds
-    return say(f"why: {found.reason}", apart=apart, whole=whole, least=LEAST_STEPS)
-
-
 def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
-    """Yield what would change the estimate on the GPU of the answer, and why there is none."""
-    if unknown := pair.bounds.loading_not_known:
-        yield say("no loading", why=not_known(unknown))
+    """Yield what would change the estimate on the GPU of the answer."""
     options = {each.accelerator.name: each for each in pair.renting.options}
     option = options.get(decision.gpu_name or "")
     if decision.is_here or option is None or option.estimate is None:

@@ -82,7 +82,6 @@ TEMPLATES = {
     "waits for launches": "Launching kernels would take most of the GPU's time",
     # Why an answer is open.
     "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
-    "unknown loading": "loading could not be timed: {why}",
     "uncounted": "no formula for the operator {names}",
     "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
     "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
@@ -185,7 +184,6 @@ TEMPLATES = {
     "could not be timed. It is between none and "
     "{run.step_loading_seconds:time} a step, "
     "which the first batches took.",
-    "no loading": "Loading could not be timed: {why}.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
     "records": "{gpus:list}: measured on another machine.",
@@ -268,11 +266,6 @@ TEMPLATES = {
     "by: batch transform": "tried, changes the training: one draw for all samples of a batch",
     # Why the cause is not known.
     "why: busy": "the machine was busy",
-    "why: few steps": "it trained fewer than {least} steps",
-    "why: training": "an epoch took {apart:time} when measured, and {whole:time} in the training",
-    "why: epoch": "the parts of its steps add up to {apart:time}, but an epoch took {whole:time}",
-    "why: step": "the parts of a step add up to {apart:time}, but on one batch it takes "
-    "{whole:time}",
     # A training that a time limit ended.
     "timed": "{done:,} of {whole}",
     "extrapolated": " (extrapolated from {timed})",

@@ -6,15 +6,9 @@ import statistics
 from abc import ABC, abstractmethod
 from typing import Literal, NamedTuple
 
-from photofinish.machine.fingerprint import GpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import passed_seconds
-from photofinish.results.measurements import (
-    MOST_UNEXPLAINED_SHARE,
-    LoopSteps,
-    StepMeasurements,
-    StepParts,
-)
+from photofinish.results.measurements import LoopSteps, StepMeasurements
 from photofinish.results.pass_times import ProcessTimes
 from photofinish.results.records import TrainingTimes
 from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
@@ -150,26 +144,6 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         """Time of an epoch by the process that measured steps, if it timed parts of one."""
         by_parts = self.epoch_by_parts
         return by_parts.seconds if by_parts else self.median_epoch_seconds
-
-    @property
-    def step_parts(self) -> StepParts | None:
-        """Parts of a step, or None if a CPU step's parts do not add up to the whole.
-
-        The whole is a step on one batch, or when quiet an epoch's time per step without loading.
-        """
-        if self.attribution is None:
-            return None
-        parts = self.attribution.parts
-        data_seconds = (
-            parts.median_seconds["waiting_seconds"] + parts.median_seconds["copying_seconds"]
-        )
-        apart_seconds = sum(parts.median_seconds.values()) - data_seconds
-        wholes = [self.attribution.same_batch.median_seconds]
-        if self.steps_per_epoch and not self.step_warnings:
-            wholes.append(self.measured_epoch_seconds / self.steps_per_epoch - data_seconds)
-        most = MOST_UNEXPLAINED_SHARE
-        fits = any(abs(apart_seconds - whole) <= most * whole for whole in wholes)
-        return parts if fits or isinstance(self.host, GpuTarget) else None
 
 
 class Timings(TrainingTimes, JobTimes):

@@ -24,7 +24,7 @@ class MeasuredJob(Measured, JobTimes):
         return self.script is not None and self.script.is_bound
 
     @property
-    def by_parts(self) -> EpochByParts:
+    def epoch_by_parts(self) -> EpochByParts:
         return epoch_by_parts(self.parts, self.job_epoch_steps)
 
     @property
@@ -37,7 +37,7 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def once_seconds(self) -> float:
-        return self.startup_seconds + self.by_parts.once_seconds + self.end_seconds
+        return self.startup_seconds + self.epoch_by_parts.once_seconds + self.end_seconds
 
     @property
     def _validation_seconds(self) -> float:
@@ -46,7 +46,7 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def whole_seconds(self) -> float:
-        epoch_seconds = self.by_parts.seconds + self._validation_seconds
+        epoch_seconds = self.epoch_by_parts.seconds + self._validation_seconds
         return self.once_seconds + self.job_epochs * epoch_seconds
 
     @property
@@ -55,11 +55,11 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def epoch_seconds(self) -> list[float]:
-        return list(self.by_parts.values)
+        return list(self.epoch_by_parts.values)
 
     @property
     def pass_seconds(self) -> list[float]:
-        return [seconds + self._validation_seconds for seconds in self.by_parts.values]
+        return [seconds + self._validation_seconds for seconds in self.epoch_by_parts.values]
 
     @property
     def untimed_epochs(self) -> float:
@@ -74,7 +74,7 @@ class MeasuredJob(Measured, JobTimes):
 
     @property
     def validation_share(self) -> float:
-        return self._validation_seconds / self.by_parts.seconds
+        return self._validation_seconds / self.epoch_by_parts.seconds
 
     @property
     def assumed_share(self) -> float:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from photofinish.config.base import Record
 from photofinish.results.timed_parts import TimedPart
 
-MOST_UNEXPLAINED_SHARE = 0.25
-"""Largest difference between a step and the sum of its parts that still allows a diagnosis."""
 CLEARLY_FASTER = 1.1
 """Factor by which loading must be faster if it is to count."""
 
@@ -96,15 +94,15 @@ class LoopSteps(Record):
 
 
 class StepParts(Record):
-    """Parts of training steps with the training's input path. Each part has a value for each step.
+    """Parts of training steps on one batch. Each part has a value for each step, or a mean.
 
     Events of the device time an accelerator's parts, and the host's clock the CPU's.
     """
 
-    waiting_seconds: tuple[float, ...]
-    """Waiting time for the batch. On an accelerator, the mean."""
+    waiting_seconds: tuple[float, ...] = ()
+    """Mean time to load a batch without steps, on an accelerator. The CPU's parts have the wait."""
     copying_seconds: tuple[float, ...]
-    """Time of the host-to-device copy. On an accelerator, the mean."""
+    """Mean time of the host-to-device copy."""
     forward_seconds: tuple[float, ...]
     """Forward pass, including the loss."""
     backward_seconds: tuple[float, ...]
@@ -113,18 +111,15 @@ class StepParts(Record):
 
     @property
     def median_seconds(self) -> dict[str, float]:
-        """Median of each part, in the order of a step."""
-        return {name: statistics.median(getattr(self, name)) for name in type(self).model_fields}
+        """Median of each part that was timed, in the order of a step."""
+        parts = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: statistics.median(values) for name, values in parts.items() if values}
 
 
 class StepAttribution(Record):
     """Attribution of an epoch's time to its parts; see measure/attribution.py."""
 
     parts: StepParts
-    batch_alone_seconds: tuple[float, ...]
-    """Time to load each batch, without steps between batches. On an accelerator, the mean."""
-    batch_alone_cpu_seconds: float | None = None
-    """Mean CPU time to load a batch in one thread. None on an accelerator and with workers."""
     other_batch_images: int
     same_batch: SteadyState
     other_batch: SteadyState
@@ -233,8 +228,6 @@ class StepMeasurements(Record):
     attribution: StepAttribution | None = None
     not_attributed: str | None = None
     """Reason for a missing attribution."""
-    slow_batch_seconds: tuple[float, ...] = ()
-    """Times to load a batch without steps, where steps are too slow for an attribution."""
     loader: LoaderTimes | None = None
     operations: Operations | None = None
     not_counted: str | None = None

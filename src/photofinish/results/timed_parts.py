@@ -29,6 +29,8 @@ class TimedPart(Record):
     """
     waiting_seconds: float | None = None
     """Time in which nothing was computed because batches were awaited. None if it is not known."""
+    waiting_cpu_seconds: float = 0.0
+    """CPU time of an experiment's training thread in these waits."""
 
 
 @dataclass(frozen=True)

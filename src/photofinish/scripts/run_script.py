@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
@@ -25,7 +25,7 @@ from photofinish.inside import hooks
 from photofinish.inside.hooks import FOLDER, LOCK, MAPS_CUDA, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
-from photofinish.scripts.output import Output
+from photofinish.scripts.output import Output, Progress
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
 from photofinish.stage.process import kill_tree
@@ -54,7 +54,6 @@ _NO_STEP = (
     "`for batch in photofinish.steps(loader)` times them"
 )
 _AGAIN = "{} needs a GPU, and none is here. Running the script again, with cuda mapped to the CPU"
-_CLEAR = "\r\033[K"
 _clock = time.perf_counter
 
 
@@ -186,7 +185,7 @@ def watch(
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
 
     def until(*running: Any) -> int | None:
-        with _Progress(kind, shows_output=limits.shows_output) as progress:
+        with Progress(kind, shows_output=limits.shows_output) as progress:
             return _follow(progress, limits, *running)
 
     watched = run_recorded(
@@ -276,42 +275,8 @@ def _running(
         process.wait()
 
 
-class _Progress:
-    """Line on a terminal with the progress and the maximum time left.
-
-    If the script's output is shown, it is dimmed and replaces the line.
-    """
-
-    def __init__(self, kind: str, *, shows_output: bool) -> None:
-        self._where = "On the CPU" if kind == "cpu" else f"On {kind}"
-        self._is_terminal, self._shows_output = sys.stderr.isatty(), shows_output
-
-    def __enter__(self) -> Self:
-        if self._shows_output:
-            self._write("\033[2m")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._write("\033[0m" if self._shows_output else _CLEAR)
-
-    def show(self, text: str, left_seconds: float) -> None:
-        """Overwrite the line."""
-        if not self._shows_output:
-            left = seconds(max(1, math.ceil(left_seconds)))
-            self._write(f"{_CLEAR}{self._where}: {text}, at most {left} more")
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._write(_CLEAR)
-        print(f"{self._where}: {text}", file=sys.stderr)
-
-    def _write(self, text: str) -> None:
-        if self._is_terminal:
-            print(text, end="", file=sys.stderr, flush=True)
-
-
 def _follow(
-    progress: _Progress,
+    progress: Progress,
     limits: Limits,
     process: subprocess.Popen[bytes],
     sample: WatchedScript,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count, repeat
@@ -189,12 +189,15 @@ class Trainer:
         batches = self.validation.eval_batches() if self.validation else ()
         return self.validator.evaluate(self.state, batches)
 
-    def train_batches(self, epoch: int) -> Iterator[Batch]:
+    def train_batches(
+        self, epoch: int, noted: Callable[[Iterator[Batch]], Iterator[Batch]] = iter
+    ) -> Iterator[Batch]:
         """Return an epoch's batches. Batches for steps that are launched together are joined.
 
         With resident input, this call computes the epoch's order, before the first batch is timed.
+        `noted` passes on the batches before the transform of a batch.
         """
-        batches = self.training.train_batches(epoch, self.steps.at_once)
+        batches = noted(self.training.train_batches(epoch, self.steps.at_once))
         if transform := self.batch_transform:
             return map(transform, batches, repeat(epoch), count())  # holds no batch
         return batches
