@@ -236,18 +236,51 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     assert re.search("one step on .*, 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
 
 
+def counts(images: int, precision: str = "fp32") -> dict[str, Any]:
+    return {
+        "operations": {"images": images} | dict.fromkeys(
+            ("flops", "kernels", "convolutions", "time_steps", "saved_activations",
+             "saved_tensor_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
+             "batch_bytes", "resident_bytes"), 0,
+        ) | {"without_formula": [], "in_double": False},
+        "precision": precision, "parameter_count": 1,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "same"), [("tf32", "yes"), ("fp32", "no")])
+def test_a_gpu_without_tf32_has_the_limits_of_fp32(plant: Plant, precision: str, same: str) -> None:
+    """PyTorch's flags allow it, which the run on the CPU can't tell."""
+    runs = []
+    for device, gradient, of_run in (("cuda", 1.05, precision), ("cpu", 1.0, "tf32")):
+        process = process_of([0.1] * 40, device)
+        process.counts = counts(8, of_run)
+        gradients = {"first": [1.0, 1.0], "last": [gradient, gradient]}
+        step = {"inputs": [[1.0, 1.0]], "losses": [1.0], "gradients": gradients}
+        process.first_steps = FirstScriptSteps.model_validate(
+            {"weights": "same", "draws": False, **step}
+        )
+        runs.append(process)
+    plant(*runs)
+    (answer,) = asked(Length("max_steps", 1000, "--steps"))
+    assert answer["answer"]["model"].startswith(same)
+
+
+def test_what_a_gpu_reserved_and_that_a_script_compiles_are_recorded(plant: Plant) -> None:
+    on_gpu, on_cpu = process_of([0.1] * 40, "cuda"), process_of([0.1] * 40)
+    on_gpu.add({"kind": "memory", "host_bytes": 1, "device_bytes": 10, "reserved_bytes": 12})
+    on_cpu.add({"kind": "compiles", "value": True})
+    plant(on_gpu, on_cpu)
+    (answer,) = asked(Length("max_steps", 1000, "--steps"))
+    there, here = answer["records"]["gpu"], answer["records"]["cpu"]
+    assert (there["peak_memory_bytes"], there["peak_reserved_bytes"]) == (10, 12)
+    assert here["script"]["compiles"]
+
+
 def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:
     runs = [process_of([0.1] * 40, device, loader=0, batches=1) for device in ("cuda", "cpu")]
     for process, images in zip(runs, (256, 64), strict=True):
         process.loaders[0] = Loader(None, 0)
-        process.counts = {
-            "operations": {"images": images} | dict.fromkeys(
-                ("flops", "kernels", "convolutions", "time_steps", "saved_activations",
-                 "saved_tensor_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
-                 "batch_bytes", "resident_bytes"), 0,
-            ) | {"without_formula": [], "in_double": False},
-            "precision": "fp32", "parameter_count": 1,
-        }  # fmt: skip
+        process.counts = counts(images)
     plant(*runs)
     (answer,) = asked(Length("max_steps", 1000, "--steps"))
     steps = {

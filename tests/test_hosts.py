@@ -212,10 +212,17 @@ def test_without_torch_nvidias_driver_lists_the_gpus(monkeypatch: pytest.MonkeyP
     driver.nvmlDeviceGetMemoryInfo.return_value.total = 24 << 30
     driver.nvmlSystemGetDriverVersion.return_value = "580.1"
     monkeypatch.setitem(sys.modules, "pynvml", driver)
+    monkeypatch.setattr("photofinish.machine.load.pynvml", driver)
     monkeypatch.setattr(accelerators.util, "find_spec", lambda _: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = accelerators.listed_by_torch()
     assert found["cuda"] == (AcceleratorFacts("cuda", "NVIDIA L4", 24 << 30, "580.1"),) * 2
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    driver.nvmlDeviceGetHandleByIndex.side_effect = lambda place: place
+    driver.nvmlDeviceGetName.side_effect = ["NVIDIA L4", "NVIDIA H100"].__getitem__
+    (first,) = accelerators.listed_by_torch()["cuda"]
+    assert isinstance(first, AcceleratorFacts)
+    assert first.name == "NVIDIA H100"
     driver.nvmlInit.side_effect = RuntimeError
     assert "without torch" in accelerators.listed_by_torch()["cuda"]
 

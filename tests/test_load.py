@@ -15,7 +15,13 @@ from conftest import MakeRun
 
 from photofinish.machine import host
 from photofinish.machine.host import available_memory_bytes
-from photofinish.machine.load import LoadMonitor, LoadWindow, load_warnings, nvidia_gpu_state
+from photofinish.machine.load import (
+    LoadMonitor,
+    LoadWindow,
+    load_warnings,
+    nvidia_gpu_state,
+    nvidia_gpu_works,
+)
 from photofinish.measure import loader_tries
 from photofinish.measure.measure import resident_batches
 from photofinish.runs import setup
@@ -120,6 +126,23 @@ def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatc
     child.communicate(b"\n")
     assert monitor.windows[0].gpu_slowdowns == ("heat",)
     assert monitor.windows[0].gpu_others == 1
+
+
+@pytest.mark.parametrize(
+    ("percents", "works"),
+    [([0] * 5, False), ([60, 0, 40, 80, 70], True), ([99, 60, 20, 0, 0], False)],
+)
+def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
+    monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
+) -> None:
+    """The driver's figure falls to 0 within a second after a script was ended."""
+    left = iter(percents)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda place: place)
+    rates = lambda _: SimpleNamespace(gpu=next(left))  # noqa: E731
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
+    monkeypatch.setattr("photofinish.machine.load.LEAST_WINDOW_SECONDS", 0.0)
+    assert nvidia_gpu_works("0") is works
 
 
 GIB = 2**30

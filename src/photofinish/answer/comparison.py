@@ -196,6 +196,7 @@ def result_of_script(job: MeasuredJob, *, is_outdated: bool = False) -> Result:
         script.precision,
         script.parameter_count,
         step_parts_seconds=script.step_parts,
+        compiles=script.compiles,
         loader_workers=script.loader_workers,
         step_loading_seconds=script.step_loading_seconds,
         between_seconds=job.epoch_by_parts.between_seconds,

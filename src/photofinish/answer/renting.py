@@ -77,6 +77,7 @@ def renting(
     if operations := timings.operations:
         precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
+        reserved_bytes = max((each.peak_reserved_bytes or 0 for each in measured), default=0)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
             accelerator = accelerators()[name]
@@ -84,7 +85,7 @@ def renting(
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),
-                fits=fits(operations, precision, accelerator.memory_gib),
+                fits=fits(operations, precision, accelerator.memory_gib, reserved_bytes),
                 terms=terms,
                 estimate=estimate,
                 loader_need=loader_need(run, estimate, name),

@@ -66,6 +66,8 @@ class Result:
     """Trained model. None for a script, and if the job was only measured."""
     step_parts_seconds: Mapping[str, float] = field(default_factory=dict)
     """Time of parts of a script's step that were timed alone."""
+    compiles: bool = False
+    """True if a script compiles its network."""
     loader_workers: int | None = None
     """Number of workers of a script's loader. None without one."""
     step_loading_seconds: float | None = None

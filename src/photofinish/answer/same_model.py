@@ -93,6 +93,8 @@ def _first_steps(pair: Comparison) -> SameScript | None:
         return None
     # Without a counted step the precision is not known.
     precisions = [each.precision for each in (one, other) if each.parameter_count is not None]
+    if precisions and other.parameter_count is not None:  # a CPU has no TF32
+        precisions = ["fp32" if one.precision == "tf32" else one.precision, other.precision]
     return same_script(one.first_steps, other.first_steps, precisions)
 
 

@@ -98,16 +98,16 @@ def peak_host_memory_bytes() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes
 
 
-def peak_device_memory_bytes() -> int | None:
-    """Return the largest peak memory of an accelerator, or what is in use if torch keeps no peak.
+def peak_device_memory_bytes(kind: str) -> int | None:
+    """Return the largest peak of an accelerator's memory that tensors or the allocator had.
 
-    Returns 0 if none was used, and None if torch does not count its memory.
+    Without a peak, return what is in use. Return 0 if none was used, and None without a count.
     """
     accelerator = getattr(sys.modules.get("torch"), "accelerator", None)
     if accelerator is None or not accelerator.is_available():
         return 0
     module = sys.modules["torch"].get_device_module()
-    if peak := getattr(module, "max_memory_allocated", None):
+    if peak := getattr(module, f"max_memory_{kind}", None):
         return int(max(map(peak, range(accelerator.device_count())), default=0))
-    in_use = getattr(module, "current_allocated_memory", None)
+    in_use = getattr(module, f"current_{kind}_memory", None)
     return int(in_use()) if in_use else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from .device import peak_device_memory_bytes, peak_host_memory_bytes
 
-_WRITE_SECONDS, _MEMORY_SECONDS = 0.5, 10.0
+_WRITE_SECONDS = 0.5
 
 
 class LineFile:
@@ -24,7 +24,6 @@ class LineFile:
         self._early: list[Any] | None = []
         """Lines from before the training, for a fork. None during the training."""
         self._written_at = 0.0
-        self._memory_at = time.perf_counter()
 
     @property
     def is_forked(self) -> bool:
@@ -57,16 +56,15 @@ class LineFile:
 
     def add_memory(self) -> None:
         """Add the peak memory so far."""
-        peaks = {"host_bytes": peak_host_memory_bytes(), "device_bytes": peak_device_memory_bytes()}
-        self.add({"kind": "memory"} | peaks)
+        device_bytes, reserved_bytes = map(peak_device_memory_bytes, ("allocated", "reserved"))
+        peaks = {"device_bytes": device_bytes, "reserved_bytes": reserved_bytes}
+        self.add({"kind": "memory", "host_bytes": peak_host_memory_bytes()} | peaks)
 
     def write_sometimes(self, now: float) -> None:
         """Write what was added if nothing was written for a while, with the peak memory."""
         if not self.is_old(now):
             return
-        if now - self._memory_at > _MEMORY_SECONDS:
-            self._memory_at = now
-            self.add_memory()
+        self.add_memory()
         self._write(now)
 
     def _write(self, now: float) -> None:

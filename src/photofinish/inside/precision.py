@@ -52,6 +52,8 @@ class ProductPrecisions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _uses_tf32(self, operator: str) -> bool:
+        if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+            return False
         cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
         flags = [getattr(cudnn, "conv", cudnn) if "conv" in operator else matmul]
         if self.has_recurrent_layers:

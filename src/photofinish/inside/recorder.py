@@ -123,6 +123,7 @@ class Recorder:
         if self._first_step:
             self._first_step.forget_modules()
         self._compiles = True
+        self._note(kind="compiles", value=True)
 
     def named(self, loader: Any) -> NamedLoader:
         """Return a loader that a script names as the training's."""
@@ -352,7 +353,7 @@ class Recorder:
             is_early=steps < _LEAST_STEPS and passed_seconds < _LEAST_SECONDS,
             compiles=self._compiles,
             version=self.torch_version,
-            watches=self._is_on_cpu and not self._compiles,
+            is_on_cpu=self._is_on_cpu,
         ):
             self.is_attentive = self._device is not None or single.is_active
             self._closes_at = 0.0 if single.is_active else self._closes_at

@@ -61,7 +61,7 @@ class SingleSteps:
         is_early: bool,
         compiles: bool,
         version: tuple[int, ...],
-        watches: bool,
+        is_on_cpu: bool,
     ) -> bool:
         """End a step, and begin what comes next. Return True if something began or ended."""
         has_torch = "torch" in sys.modules
@@ -75,8 +75,11 @@ class SingleSteps:
             return self._watch(self.watchers[0])
         try:
             if self.counting is not None:
+                watches = is_on_cpu and not compiles
                 self._end_counting(self.counting, is_training=is_training, watches=watches)
-            if not self.is_counted:
+            if not self.is_counted and compiles and not is_on_cpu:
+                self._leave_uncounted("a compiled step may not fit on the GPU uncompiled")
+            elif not self.is_counted:
                 self._begin_counting(version, compiles=compiles)
         except Exception as error:  # noqa: BLE001  # of hooks and modes that the script has, too
             self.counting = None

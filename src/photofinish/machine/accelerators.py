@@ -133,8 +133,10 @@ def listed_by_torch() -> Accelerators:
 
 
 def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
-    """Return the GPUs that NVIDIA's driver lists, which may be more than CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that NVIDIA's driver lists, in the order of CUDA_VISIBLE_DEVICES."""
     import pynvml
+
+    from photofinish.machine.load import nvidia_handle
 
     if _are_hidden():
         return HIDDEN
@@ -143,8 +145,9 @@ def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
     except pynvml.NVMLError:
         return _WITHOUT_TORCH
     driver, gpus = _nvidia_driver(), []
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
+    visible = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
+    for place in visible or map(str, range(pynvml.nvmlDeviceGetCount())):
+        gpu = nvidia_handle(place)
         name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
         gpus.append(AcceleratorFacts("cuda", name, int(memory.total), driver))
     return tuple(gpus) or _WITHOUT_TORCH

@@ -36,6 +36,8 @@ _TICKS_SECONDS = 0.05
 LEAST_WINDOW_SECONDS = 1.0
 """Shortest window, because a reading takes some milliseconds."""
 _PAGE_BYTES = 4096
+_READINGS, _IDLE_PERCENT = 5, 5
+"""Readings of a GPU's utilization in a second, and the most of a desktop's GPU, by hand."""
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "protection of the hardware",
     pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
@@ -67,7 +69,10 @@ class LoadWindow(Record):
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
     gpu_others: int = 0
-    """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them."""
+    """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them.
+
+    For a script, 1 if the GPU computed before it began or after it ended.
+    """
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
@@ -129,16 +134,33 @@ class GpuState(NamedTuple):
     processes: frozenset[int] = frozenset()
 
 
+def nvidia_handle(gpu: str) -> Any:
+    """Return NVML's handle of a GPU, by its UUID or place."""
+    pynvml.nvmlInit()
+    if gpu.isdigit():
+        return pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
+    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.removeprefix('GPU-')}")
+
+
+def nvidia_gpu_works(gpu: str) -> bool:
+    """Return True if a GPU computes, for any program, while nothing of this process runs there.
+
+    A container hides the programs, but not this. It takes a second, as the driver's figures do.
+    """
+    percents = []
+    with suppress(pynvml.NVMLError):  # there is none of AMD's
+        handle = nvidia_handle(gpu)
+        for _ in range(_READINGS):
+            time.sleep(LEAST_WINDOW_SECONDS / _READINGS)
+            percents.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    return bool(percents) and percents[-1] > 0 and sum(percents) > _IDLE_PERCENT * len(percents)
+
+
 def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
     """Return a function that reads the state of a GPU, by its UUID or place. It needs NVML."""
     handle: Any = None
-    if gpu:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            if gpu.isdigit():
-                handle = pynvml.nvmlDeviceGetHandleByIndex(int(gpu))
-            else:
-                handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{gpu.removeprefix('GPU-')}")
+    with suppress(pynvml.NVMLError):
+        handle = nvidia_handle(gpu) if gpu else None
 
     def read() -> GpuState:
         reasons, processes = 0, frozenset[int]()

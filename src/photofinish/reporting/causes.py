@@ -145,6 +145,8 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if decision.is_here or option is None or option.estimate is None:
         return
     gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    if pair.cpu.compiles:
+        yield say("eager estimate", gpu=gpu)
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu)
     if larger := estimate.larger_batch:

@@ -184,6 +184,8 @@ TEMPLATES = {
     "could not be timed. It is between none and "
     "{run.step_loading_seconds:time} a step, "
     "which the first batches took.",
+    "eager estimate": "The script compiles its network. Estimates are of uncompiled steps, so "
+    "{gpu} may be faster.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
     "records": "{gpus:list}: measured on another machine.",

@@ -80,6 +80,7 @@ class ScriptFacts(Record):
     """Seconds after which the command is stopped."""
     first_steps: FirstScriptSteps | None = None
     stalls: tuple[Stall, ...] = ()
+    compiles: bool = False
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
     ended: str | None = None

@@ -18,6 +18,8 @@ class Readings(Record):
 
     peak_memory_bytes: int | None = None
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
+    peak_reserved_bytes: int | None = None
+    """Most memory that PyTorch's allocator held on a script's GPU."""
     peak_host_memory_bytes: int | None = None
     """Largest resident set of the training process, or of any rank."""
 

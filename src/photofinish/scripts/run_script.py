@@ -24,7 +24,7 @@ from photofinish.errors import UserError
 from photofinish.inside import hooks
 from photofinish.inside.hooks import FOLDER, LOCK, MAPS_CUDA, SEEDED
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state, nvidia_gpu_works
 from photofinish.scripts.output import Output, Progress
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
@@ -130,7 +130,10 @@ def run_recorded(
     fails as it asks for one, run it again with cuda meaning the CPU.
     """
     with recording(kind, gpus) as (folder, own_variables):
-        script, load = WatchedScript(folder), load_monitor(kind, own_variables)
+        gpu = own_variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else ""
+        was_used = bool(gpu) and nvidia_gpu_works(gpu)
+        script = WatchedScript(folder)
+        load = LoadMonitor(nvidia_gpu_state(gpu), own_processes_share_cores=True)
         began_at, began_at_unix_seconds = _clock(), time.time()
         with _running(
             command,
@@ -143,7 +146,10 @@ def run_recorded(
             ended_at = _clock()
             load.sample()
         script.read()
-    output, trained = printed.last_lines(), script.process
+    output, trained, windows = printed.last_lines(), script.process, tuple(load.windows)
+    if gpu:
+        update = {"gpu_others": int(was_used or nvidia_gpu_works(gpu))}
+        windows = tuple(window.model_copy(update=update) for window in windows)
     cuda_at = variables.get(MAPS_CUDA, "")
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
         print(_AGAIN.format(at), file=sys.stderr)
@@ -162,7 +168,7 @@ def run_recorded(
         began_at,
         ended_at,
         began_at_unix_seconds,
-        tuple(load.windows),
+        windows,
         status,
         why,
         output,
@@ -217,12 +223,6 @@ def _device_variables(kind: str, gpus: Sequence[int]) -> dict[str, str]:
         named = [chosen[place] if chosen else str(place) for place in gpus]
         variables |= {name: ",".join(named)} if chosen or name == "CUDA_VISIBLE_DEVICES" else {}
     return variables
-
-
-def load_monitor(kind: str, variables: Mapping[str, str]) -> LoadMonitor:
-    """Return a monitor of the machine, and of the GPU that these variables choose."""
-    gpu = variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else None
-    return LoadMonitor(nvidia_gpu_state(gpu), own_processes_share_cores=True)
 
 
 @contextmanager

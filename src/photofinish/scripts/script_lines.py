@@ -16,7 +16,7 @@ from photofinish.results.measured import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
-_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch"
+_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles"
 """Kinds of lines that have one value."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
@@ -152,7 +152,12 @@ class Process:
         self.has_torch = False
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
-        self.peak_bytes: dict[str, int | None] = {"host_bytes": None, "device_bytes": 0}
+        self.compiles = False
+        self.peak_bytes: dict[str, int | None] = {
+            "host_bytes": None,
+            "device_bytes": 0,
+            "reserved_bytes": 0,
+        }
 
     def add(self, line: Any) -> None:
         if isinstance(line, list):

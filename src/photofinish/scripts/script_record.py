@@ -167,7 +167,7 @@ def measured_script(
     why_not = process.uncounted or "the script took too few steps to count one of them"
     if figures is None:
         why_not = "no optimizer step was seen in the script"
-    host_bytes, device_bytes = (process.peak_bytes[key] for key in ("host_bytes", "device_bytes"))
+    peak_bytes = process.peak_bytes["host_bytes" if kind == "cpu" else "device_bytes"]
     return Measured(
         **made_here(host),
         **_times(run, figures, process),
@@ -194,6 +194,7 @@ def measured_script(
             time_limit=given.time_limit,
             first_steps=process.first_steps,
             step_parts=process.step_parts,
+            compiles=process.compiles,
             stalls=tuple(
                 Stall(file=_beside(file), line=line, what=what)
                 for file, line, what in process.stalls
@@ -203,8 +204,9 @@ def measured_script(
             is_bound=_is_bound(run),
             metrics=dict(given.metrics),
         ),
-        peak_memory_bytes=host_bytes if kind == "cpu" else device_bytes or None,
-        peak_host_memory_bytes=host_bytes,
+        peak_memory_bytes=peak_bytes or None,
+        peak_reserved_bytes=process.peak_bytes["reserved_bytes"] or None,
+        peak_host_memory_bytes=process.peak_bytes["host_bytes"],
         load=run.load,
         operations=operations,
         not_counted=None if operations else why_not,
