@@ -374,11 +374,11 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
         epoch_by_parts=None,
         epoch_seconds=epochs,
         median_step_seconds=same.median_seconds,
+        steady_state=same,
         training_image_count=trainer.training.image_count,
     )
     attribution: Any = SimpleNamespace(
         parts=SimpleNamespace(median_seconds=dict.fromkeys(PARTS.values(), 0.0)),
-        same_batch=same,
         other_batch=other,
         other_batch_images=_LARGER * size,
     )

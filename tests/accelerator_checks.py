@@ -14,6 +14,7 @@ import pytest
 import recipe
 import torch
 from conftest import MakeExperiment, assert_same_run, digits_plan, learnable_images
+from recorded_jobs import attributed
 from recorder import OperationRecorder
 from rehearsal_device import Counts, counts
 from torch import nn
@@ -22,7 +23,6 @@ from torch.optim import SGD
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.measure import attribution
 from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.scratch import scratch_steps
@@ -205,7 +205,7 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
 
     def taken_apart(steps: int) -> Callable[[], None]:
         plan = AttributionPlan(steps, 2, SamplePlan(1, 1), {})
-        return lambda: found.append(attribution.measure_attribution(trainer, plan).parts)
+        return lambda: found.append(attributed(trainer, plan).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))
     assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step

@@ -18,7 +18,9 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish.data import PartName
+from photofinish.measure.attribution import AttributionPlan, measure_attribution, take_turns
 from photofinish.models.registry import build_model
+from photofinish.results.measurements import StepAttribution
 from photofinish.training import graphs, learning_rates, optimizer
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.graphs import GraphedSteps
@@ -85,6 +87,12 @@ def job_maker(
         )
 
     return make
+
+
+def attributed(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
+    """Take a step apart, beside steps on another batch."""
+    own, (other,), _ = take_turns(trainer, plan.samples, 0.01, plan.other_batch_images)
+    return measure_attribution(trainer, plan, own, other)
 
 
 def warmed(trainer: Trainer) -> Trainer:

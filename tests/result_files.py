@@ -170,7 +170,6 @@ def made_up_attribution(
     turns = in_turns(step_seconds, other_step_seconds)
     settings = {
         "other_batch_images": 2,
-        "same_batch": turns.base,
         "other_batch": turns.changed,
         "parts": measurements.StepParts(
             **{f"{part}_seconds": (float(value),) * 3 for part, value in parts.items()}

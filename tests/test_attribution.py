@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import HeldClock, MakeRun, MakeTrainer, assert_same_run, network_with_state
+from recorded_jobs import attributed
 from torch import nn
 from torch.optim import SGD
 
@@ -18,12 +19,12 @@ from photofinish.measure import attribution, step_parts
 from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
-    measure_attribution,
     plan_attribution,
     profile,
+    take_turns,
     try_settings,
 )
-from photofinish.measure.threads import restored_threads, try_threads
+from photofinish.measure.threads import restored_threads
 from photofinish.results.measurements import StepParts, TriedBy
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
@@ -96,7 +97,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str, precision: str
 ) -> None:
     trainer = napping_in(part, input=LOADER, precision=precision)
-    parts = measure_attribution(trainer, PLAN).parts
+    parts = attributed(trainer, PLAN).parts
     expected = {
         name: NAP_SECONDS * (name == f"{part}_seconds")
         for name in StepParts.model_fields
@@ -105,7 +106,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
     assert parts.median_seconds == expected
     if part in ("waiting", "copying"):  # of which an accelerator times many batches together
         monkeypatch.setattr(step_parts, "is_accelerator", lambda _device: True)
-        parts = measure_attribution(trainer, PLAN).parts
+        parts = attributed(trainer, PLAN).parts
         for name in StepParts.model_fields:
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
 
@@ -120,8 +121,7 @@ def test_profiling_between_epochs_changes_no_bit(
     list(undisturbed.epochs())
     found = []
     for _epoch in measured.epochs():
-        found.append(measure_attribution(measured, plan))
-        try_threads(measured, step_seconds=0.01, most_seconds=0.0)
+        found.append(attributed(measured, plan))
     assert all([tried.by for tried in each.tried] == [*TRIES] for each in found)
     assert_same_run(measured, undisturbed)
 
@@ -129,12 +129,11 @@ def test_profiling_between_epochs_changes_no_bit(
 def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
     with restored_threads():
         torch.set_num_threads(4)
-        tried = try_threads(trainer_of(), step_seconds=0.01, most_seconds=0.0)
+        own, _, tried = take_turns(trainer_of(), SamplePlan(3, 1), 0.01)
         assert torch.get_num_threads() == 4
-    assert [each.threads for each in tried] == [1, 2, 4]
-    steps_in_a_round = 2
-    for each in tried:
-        assert len(each.cpu_seconds) == len(each.steps.sample_seconds) == steps_in_a_round
+    assert [each.threads for each in tried] == [2, 1]
+    for steps in (own, *(each.steps for each in tried)):
+        assert len(steps.cpu_seconds) == len(steps.sample_seconds) == 3
 
 
 def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(

@@ -149,7 +149,7 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
             for epoch, each in enumerate(seconds)
         ),
         epoch_steps=given.images / 128,
-        steady_state=SteadyState(steps_per_sample=1, sample_seconds=(whole_step,) * 5),
+        steady_state=SteadyState(steps_per_sample=1, sample_seconds=(whole_step,) * 3),
         loader=resident_tried(whole_step + given.batch_seconds / speed, whole_step)
         if experiment.input.name == "loader"
         else None,

@@ -37,24 +37,31 @@ from photofinish.results.timed_parts import TimedPart
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
 
 
-def tried(threads: int, step_seconds: float, cpu_seconds: float = 1.0) -> TriedThreads:
-    steps = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,) * 10)
-    return TriedThreads(threads=threads, steps=steps, cpu_seconds=(cpu_seconds,) * 10)
+def tried(threads: int, step_seconds: float) -> TriedThreads:
+    steps = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,) * 12)
+    return TriedThreads(threads=threads, steps=steps)
 
 
 @pytest.fixture
 def on_cpu(make_result: MakeResult) -> Any:
     """Make five epochs of 38 steps in 100 ms, whose threads are two."""
 
-    def make(step_seconds: float = 0.1, threads: int = 2, **changed: Any) -> Trained:
-        samples = (step_seconds,) * 9 + (10 * step_seconds,) * 3
-        result = trained(
-            make_result, epoch_seconds=(3.8,) * 5, step_seconds=samples, total_seconds=22.0
+    def make(
+        step_seconds: float = 0.1,
+        threads: int = 2,
+        cpu_seconds: float = 1.0,
+        slowest_seconds: float = 0.0,
+        **changed: Any,
+    ) -> Trained:
+        result = trained(make_result, epoch_seconds=(3.8,) * 5, total_seconds=22.0)
+        samples = (step_seconds,) * 9 + (slowest_seconds or step_seconds,) * 3
+        steps = SteadyState(
+            steps_per_sample=1, sample_seconds=samples, cpu_seconds=(cpu_seconds,) * 12
         )
         rising = changed_history(result, validation_accuracy=(0.1, 0.2, 0.3, 0.4, 0.5))
         result = replace(result, history=rising)  # so that all epochs are wanted
         host = result.timings.host.model_copy(update={"threads": threads})
-        known = {"host": host, "steps_per_epoch": 38, "steps_taken": EAGER}
+        known = {"host": host, "steps_per_epoch": 38, "steps_taken": EAGER, "steady_state": steps}
         return with_timings(result, **known, **changed)
 
     return make
@@ -77,20 +84,19 @@ def loop(quickest_seconds: float, cpu_seconds: float) -> LoopSteps:
     return LoopSteps(quickest_seconds=quickest_seconds, cpu_seconds=cpu_seconds)
 
 
-ONE_THREAD = (tried(1, 0.02, cpu_seconds=0.016), tried(2, 0.1))
+ONE_THREAD = (tried(1, 0.02),)
 
 
 @pytest.mark.parametrize(
     ("changed", "step_seconds"),
     [
-        ({"step_seconds": 0.001}, 0.001),
-        ({"tried_threads": ONE_THREAD}, None),  # two threads wait for each other
-        ({"tried_threads": ONE_THREAD, "threads": 1}, 0.016 / SHARED_CACHES),
+        ({"step_seconds": 0.001, "slowest_seconds": 0.01}, 0.001),
+        ({"cpu_seconds": 0.016}, None),  # two threads wait for each other
+        ({"cpu_seconds": 0.016, "threads": 1}, 0.016 / SHARED_CACHES),
         ({"loop_steps": loop(0.001, 0.05)}, 0.001),
         ({"loop_steps": loop(0.05, 0.064)}, None),
         ({"loop_steps": loop(0.05, 0.064), "threads": 1}, 0.064 / SHARED_CACHES),
         ({}, None),
-        ({"threads": 1}, None),
     ],
 )
 def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_time(
@@ -123,7 +129,7 @@ def test_an_idle_machines_epoch_has_its_loading(
         waiting_cpu_seconds=38 * cpu_seconds,
     )
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
-    run = on_cpu(**busy, tried_threads=ONE_THREAD, parts=(part,))
+    run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
     assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)
 
 
@@ -131,7 +137,7 @@ def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval
     on_cpu: Any,
 ) -> None:
     quiet = on_cpu().timings
-    cpu = on_cpu(load=(BUSY,), tried_threads=ONE_THREAD, startup_cpu_seconds=1.0, threads=1)
+    cpu = on_cpu(load=(BUSY,), cpu_seconds=0.016, startup_cpu_seconds=1.0, threads=1)
     passes_seconds = 22.0 - cpu.timings.once_seconds
     idle_seconds = cpu.timings.once_seconds + passes_seconds * 16 / SHARED_CACHES / 100
     found = time_by_load(cpu.timings)
@@ -233,7 +239,7 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     on_cpu: Any, seconds: float, threads: int, word: str, here: str
 ) -> None:
     """A step takes one thread 16 ms without the other programs, and took it 100."""
-    known = {"tried_threads": ONE_THREAD, "operations": STEP, "threads": threads}
+    known = {"cpu_seconds": 0.016, "operations": STEP, "threads": threads}
     cpu = on_cpu(**known, load=(BUSY,), startup_cpu_seconds=1.0)
     each = (seconds - 3.0) / 5
     epochs = tuple(replace(epoch, training_seconds=each) for epoch in cpu.timings.epochs)

@@ -148,6 +148,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             for number, each in enumerate(epochs)
         ]
         plan = plan_attribution(trainer, 0.01, 10.0, most_images=IMAGES)
+        own, other = measure_steps(trainer, SAMPLES, plan.other_batch_images)
         timings: dict[str, Any] = {
             "epochs": tuple(epochs),
             "parts": tuple(parts),
@@ -156,8 +157,8 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "images_per_second": IMAGES / median_training_seconds(epochs),
             "startup_seconds": 0.01,
             "total_seconds": 0.01 + passed_seconds(epochs),
-            "steady_state": measure_steps(trainer, SAMPLES)[0],
-            "attribution": measure_attribution(trainer, plan),
+            "steady_state": own,
+            "attribution": measure_attribution(trainer, plan, own, other),
             "host": job.host,
         }
         if is_loader:

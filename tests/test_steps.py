@@ -21,6 +21,7 @@ from recorded_jobs import (
     SGD,
     MakeJob,
     assert_recorded,
+    attributed,
     job_maker,  # noqa: F401  # a fixture
     stand_in,  # noqa: F401  # a fixture
     trained,
@@ -34,7 +35,6 @@ from photofinish.errors import UserError
 from photofinish.measure.attribution import (
     AttributionPlan,
     SamplePlan,
-    measure_attribution,
     measure_steps,
     try_captured,
     try_settings,
@@ -356,7 +356,7 @@ def test_launching_captured_steps_is_not_timed(
     monkeypatch.setattr("photofinish.measure.step_parts.is_accelerator", lambda _device: True)
     plan = AttributionPlan(2, 2, SamplePlan(1, 2), {})
     recorded, eager = (
-        measure_attribution(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
+        attributed(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
     )
     assert recorded.launch_seconds == ()  # so the fixed cost comes from the two sizes of a batch
     assert len(eager.launch_seconds) == 2

@@ -95,13 +95,11 @@ def least_step_seconds(run: JobTimes) -> float | None:
     """
     if not isinstance(run.host, CpuTarget):
         return None
-    tried = {each.threads: each for each in run.tried_threads}
-    quickest_seconds, cpu_seconds = math.inf, None
+    quickest_seconds, cpu_seconds, steps = math.inf, None, run.steady_state
     if run.loop_steps:
         quickest_seconds, cpu_seconds = run.loop_steps.quickest_seconds, run.loop_steps.cpu_seconds
-    elif tried and 1 in tried:
-        cpu_seconds = _quickest(tried[1].cpu_seconds)
-    steps = run.attribution.same_batch if run.attribution else run.steady_state
+    elif steps and steps.cpu_seconds:
+        cpu_seconds = _quickest(steps.cpu_seconds) / steps.steps_per_sample
     if steps and steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:
         quickest_seconds = min(quickest_seconds, _quickest(steps.sample_seconds))
     if quickest_seconds <= SLICE_SECONDS:
@@ -151,7 +149,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     if run.busy or run.step_warnings or run.steps_per_epoch is None:
         return None
     tried = {each.threads: each.steps for each in run.tried_threads}
-    own = tried.pop(run.host.threads or 1, None)
+    own = run.steady_state
     if own is None or not tried or len(own.sample_seconds) < _ENOUGH_TRIES:
         return None
     threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)
@@ -181,7 +179,6 @@ def slow_kernels(run: JobTimes) -> SlowKernels | None:
     quickest_seconds = min(run.step_seconds)
     fixed = operations.kernels * LAUNCH_SECONDS[1] / quickest_seconds
     if steps := run.attribution:
-        quickest_seconds = min(steps.same_batch.step_seconds)
         other_seconds = min(steps.other_batch.step_seconds)
         fixed = fixed_share(
             operations.images, quickest_seconds, steps.other_batch_images, other_seconds

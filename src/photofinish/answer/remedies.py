@@ -109,8 +109,9 @@ def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
 def larger_batch(run: Result, costs: StepCosts) -> Remedy:
     """Return the batch size that was tried, with its gain."""
     tried, images = costs.attribution, costs.attribution.other_batch_images
+    assert costs.timings.steady_state
     steps = costs.experiment.batch_size / images
-    turns = InTurns(base=tried.same_batch, changed=tried.other_batch)
+    turns = InTurns(base=costs.timings.steady_state, changed=tried.other_batch)
     gain = Gain.of_steps(costs, turns, steps)
     return Remedy("batch size", {f"experiments.{run.experiment}.batch_size": images}, gain)
 

@@ -101,7 +101,7 @@ class StepCosts:
 
         Computed from the fastest steps, because other programs can only slow steps down.
         """
-        seconds = min(self.attribution.same_batch.step_seconds)
+        seconds = min(self.timings.step_seconds)
         launch_seconds = self.attribution.launch_seconds  # only on an accelerator
         if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
             return 0.0

@@ -7,6 +7,7 @@ a step's time is fixed.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from photofinish.measure.in_turns import Context, Way, time_in_turns
 from photofinish.measure.operations import count_operations
 from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.step_parts import measure_launches, measure_parts
-from photofinish.measure.threads import try_threads
+from photofinish.measure.take_parts import Deadline
+from photofinish.measure.threads import ways_of_threads
 from photofinish.results.measurements import (
     InTurns,
     Operations,
@@ -53,6 +55,7 @@ _SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
 _LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
 _MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
+_TURNS_SECONDS = 1.5  # of all threads on the CPU
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -77,29 +80,53 @@ def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> P
     A step of the training takes about `step_seconds`, and measuring takes a small share of
     `training_seconds`.
     """
-    samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
-    (steady_state,) = measure_steps(trained, samples)
-    if trained.team.size > 1 or trained.experiment.model.compile:
-        is_compiled = trained.team.size == 1
-        why = "the network is compiled" if is_compiled else "several processes train together"
-        return Profile(steady_state, None, why, None, why)
-    tried: tuple[TriedThreads, ...] = ()
-    if trained.device == CPU:
-        most_seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
-        tried = try_threads(trained, step_seconds, most_seconds)
-    if trained.experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
-        why = "a step has several forward and backward passes"
-        counted = attempt(lambda: count_operations(trained))
-        return Profile(steady_state, None, why, *counted, tried)
-    sample_bytes = bytes_of_a_sample(trained.training.first())
+    experiment, is_alone = trained.experiment, trained.team.size == 1
+    if not is_alone or experiment.model.compile:
+        why = "the network is compiled" if is_alone else "several processes train together"
+        samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
+        return Profile(measure_steps(trained, samples)[0], None, why, None, why)
+    plan = plan_attribution(trained, step_seconds, training_seconds, most_images=_room(trained))
+    tries: tuple[int, ...] = (plan.other_batch_images,)
+    attributed: tuple[StepAttribution | None, str | None]
+    if experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
+        tries, attributed = (), (None, "a step has several forward and backward passes")
+    taken, why_not = attempt(lambda: take_turns(trained, plan.samples, step_seconds, *tries))
+    # Without the other batch, which a network may refuse.
+    own, others, threads = taken or take_turns(trained, plan.samples, step_seconds)
+    if taken is None:
+        attributed = None, why_not
+    elif tries:
+        attributed = attempt(lambda: measure_attribution(trained, plan, own, *others))
+    counted = attempt(lambda: count_operations(trained))
+    return Profile(own, *attributed, *counted, threads)
+
+
+def _room(trained: Trainer) -> int:
+    """Return a number of images that is certain to fit into memory."""
     free_bytes = available_memory_bytes()
     if trained.device != CPU:
         free_bytes = free_memory_bytes(trained.device) or 0
-    room = free_bytes // (_BYTES_AN_IMAGE_BYTE * sample_bytes)
-    plan = plan_attribution(trained, step_seconds, training_seconds, most_images=room)
-    attributed = attempt(lambda: measure_attribution(trained, plan))
-    counted = attempt(lambda: count_operations(trained))
-    return Profile(steady_state, *attributed, *counted, tried)
+    return free_bytes // (_BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trained.training.first()))
+
+
+def take_turns(
+    trainer: Trainer, plan: SamplePlan, step_seconds: float, *other_images: int
+) -> tuple[SteadyState, list[SteadyState], tuple[TriedThreads, ...]]:
+    """Time the step as it is, in turns with other batches, and on the CPU with fewer threads."""
+    with scratch_steps(trainer, *other_images, at_once=plan.steps) as (own, *others):
+        of_threads: dict[int, Way] = {}
+        first = Way(own, plan.steps)
+        if trainer.device == CPU:
+            of_threads = ways_of_threads(own, step_seconds)
+            first = of_threads.pop(torch.get_num_threads())
+        ways = [first, *(first._replace(take=steps) for steps in others)]
+        # On an accelerator, the plan alone ends it.
+        seconds = _TURNS_SECONDS if of_threads else math.inf
+        is_over = Deadline(trainer, seconds).is_over
+        states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
+    tried = zip(of_threads, states[len(ways) :], strict=True)
+    threads = tuple(TriedThreads(threads=count, steps=steps) for count, steps in tried)
+    return states[0], states[1 : len(ways)], threads
 
 
 def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
@@ -194,16 +221,16 @@ def plan_attribution(
     return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries)
 
 
-def measure_attribution(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
-    """Measure where a step's time goes."""
-    same_batch, other_batch = measure_steps(trainer, plan.samples, plan.other_batch_images)
+def measure_attribution(
+    trainer: Trainer, plan: AttributionPlan, own: SteadyState, other: SteadyState
+) -> StepAttribution:
+    """Measure where a step's time goes, beside steps on its own and on the other batch."""
     launch_seconds = measure_launches(trainer, plan.steps)
-    is_launching = min(launch_seconds, default=0.0) > min(same_batch.step_seconds) / 2
+    is_launching = min(launch_seconds, default=0.0) > min(own.step_seconds) / 2
     measured = StepAttribution(
         parts=measure_parts(trainer, plan.steps),
         other_batch_images=plan.other_batch_images,
-        same_batch=same_batch,
-        other_batch=other_batch,
+        other_batch=other,
         launch_seconds=launch_seconds,
     )
     tried = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain, count, islice
@@ -14,6 +15,7 @@ from photofinish.results.measurements import SteadyState
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import BatchTransform
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
+from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
@@ -48,18 +50,19 @@ def time_in_turns(
 
     Each turn has the reverse order of the one before.
     """
-    clock, seconds = trainer.clock, {way: list[float]() for way in ways}
+    clock, times = trainer.clock, {way: list[tuple[float, float]]() for way in ways}
     last = None
 
-    def take(way: Way) -> float:
+    def take(way: Way) -> tuple[float, float]:
+        """Return the time of a sample, and this thread's CPU time."""
         nonlocal last
         with way.context():
             if way is not last:
                 way.settle()
             last = way
-            began_seconds = clock.now_seconds()
+            began_seconds, began_cpu_seconds = clock.now_seconds(), time.thread_time()
             way.take()
-            return clock.now_seconds() - began_seconds
+            return clock.now_seconds() - began_seconds, time.thread_time() - began_cpu_seconds
 
     started_seconds = clock.now_seconds()
     for way in ways:
@@ -70,12 +73,17 @@ def time_in_turns(
             take(way)
     for turn in range(samples):
         for way in ways if turn % 2 else reversed(ways):
-            seconds[way].append(take(way))
+            times[way].append(take(way))
         if is_over():
             break
-    return [
-        SteadyState(steps_per_sample=way.steps, sample_seconds=tuple(seconds[way])) for way in ways
-    ]
+    states = []
+    for way in ways:
+        seconds, cpu_seconds = zip(*times[way], strict=True)
+        state = SteadyState(steps_per_sample=way.steps, sample_seconds=seconds)
+        if trainer.device == CPU:
+            state = state.model_copy(update={"cpu_seconds": cpu_seconds})
+        states.append(state)
+    return states
 
 
 @contextmanager

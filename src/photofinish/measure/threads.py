@@ -9,22 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 
-from photofinish.measure.scratch import scratch_steps
-from photofinish.results.measurements import SteadyState, TriedThreads
-from photofinish.training.trainer import Trainer
+from photofinish.measure.in_turns import Way
 
-_ROUND_SECONDS = 0.02
-"""Time for each number of threads in a round, if a step is shorter."""
-# The limits are by hand.
-_MOST_ROUNDS = 10
-_MOST_STEPS = 20
 _LONG_STEP_SECONDS = 0.1
-"""Steps above this time need no extra step before them to start threads."""
+"""Steps above this time, by hand, need no extra step before them to start threads."""
 _PRODUCT_SIDE, _PRODUCTS = 384, 5
 """Side of a square matrix, and number of products: about 5 ms on two cores."""
 
@@ -50,34 +44,23 @@ def fp32_flops_a_second() -> float:
     return 2 * _PRODUCT_SIDE**3 / quickest_seconds
 
 
-def try_threads(
-    trainer: Trainer, step_seconds: float, most_seconds: float
-) -> tuple[TriedThreads, ...]:
-    """Time steps with one, half, and all of the threads, in turns."""
-    steps = max(1, min(_MOST_STEPS, int(_ROUND_SECONDS / step_seconds)))
-    began_seconds = trainer.clock.now_seconds()
-    with restored_threads() as threads, scratch_steps(trainer) as (step,):
-        counts = sorted({1, max(1, threads // 2), threads})
-        wall: dict[int, list[float]] = {count: [] for count in counts}
-        cpu: dict[int, list[float]] = {count: [] for count in counts}
-        for rounds in range(1, _MOST_ROUNDS + 1):
-            for count in counts:
-                torch.set_num_threads(count)
-                if step_seconds < _LONG_STEP_SECONDS:
-                    step()
-                for _ in range(steps):
-                    began = trainer.clock.now_seconds(), time.thread_time()
-                    step()
-                    cpu[count].append(time.thread_time() - began[1])
-                    wall[count].append(trainer.clock.now_seconds() - began[0])
-            spent_seconds = trainer.clock.now_seconds() - began_seconds
-            if spent_seconds * (rounds + 1) / rounds > most_seconds:
-                break
-    return tuple(
-        TriedThreads(
-            threads=count,
-            steps=SteadyState(steps_per_sample=1, sample_seconds=tuple(wall[count])),
-            cpu_seconds=tuple(cpu[count]),
-        )
-        for count in counts
-    )
+def ways_of_threads(own: Callable[[], object], step_seconds: float) -> dict[int, Way]:
+    """Return the step with the training's threads, with half of them and with one."""
+    threads = torch.get_num_threads()
+    awake = threads
+
+    def settle() -> None:
+        nonlocal awake
+        if awake != torch.get_num_threads() and step_seconds < _LONG_STEP_SECONDS:
+            own()
+        awake = torch.get_num_threads()
+
+    counts = threads, max(1, threads // 2), 1
+    return {count: Way(own, 1, partial(_with_threads, count), settle) for count in counts}
+
+
+@contextmanager
+def _with_threads(count: int) -> Iterator[None]:
+    with restored_threads():
+        torch.set_num_threads(count)
+        yield

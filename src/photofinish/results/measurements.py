@@ -17,6 +17,8 @@ class SteadyState(Record):
 
     steps_per_sample: int
     sample_seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
+    """CPU time of the main thread in each sample on the CPU. Threads spin for each other."""
 
     @property
     def step_seconds(self) -> list[float]:
@@ -76,12 +78,10 @@ class Tried(Record):
 
 
 class TriedThreads(Record):
-    """Steps on the CPU with a number of threads that was tried."""
+    """Steps on the CPU with fewer threads, in turns with the steps as they are."""
 
     threads: int
     steps: SteadyState
-    cpu_seconds: tuple[float, ...]
-    """CPU time of the main thread for each step, which includes waiting for other threads."""
 
 
 class LoopSteps(Record):
@@ -121,9 +121,8 @@ class StepAttribution(Record):
 
     parts: StepParts
     other_batch_images: int
-    same_batch: SteadyState
     other_batch: SteadyState
-    """Steps on `other_batch_images` samples, in turns with `same_batch`."""
+    """Steps on `other_batch_images` samples, in turns with the steps as they are."""
     launch_seconds: tuple[float, ...] = ()
     """Host time to launch a step, on an accelerator without captured steps."""
     tried: tuple[Tried, ...] = ()
@@ -220,9 +219,9 @@ class StepMeasurements(Record):
     epoch_steps: float | None = None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steady_state: SteadyState | None = None
-    """Steps on one batch. None for slow steps, and for a script, whose step can't be repeated."""
+    """Steps as they are on one batch. None for slow steps, and for a script's."""
     tried_threads: tuple[TriedThreads, ...] = ()
-    """Steps with one, half, and all of the threads, measured in turns."""
+    """Steps with half of the threads and with one."""
     fp32_flops_a_second: float | None = None
     """Rate of an fp32 matrix product on the CPU. Measured if the steps are in half precision."""
     attribution: StepAttribution | None = None
