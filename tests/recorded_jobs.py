@@ -91,7 +91,7 @@ def job_maker(
 
 def attributed(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
     """Take a step apart, beside steps on another batch."""
-    own, (other,), _ = take_turns(trainer, plan.samples, 0.01, plan.other_batch_images)
+    own, (other,), _ = take_turns(trainer, plan.samples, 0.01, 9.0, plan.other_batch_images)
     return measure_attribution(trainer, plan, own, other)
 
 

@@ -129,7 +129,7 @@ def test_profiling_between_epochs_changes_no_bit(
 def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
     with restored_threads():
         torch.set_num_threads(4)
-        own, _, tried = take_turns(trainer_of(), SamplePlan(3, 1), 0.01)
+        own, _, tried = take_turns(trainer_of(), SamplePlan(9, 1), 0.01, 0.0)
         assert torch.get_num_threads() == 4
     assert [each.threads for each in tried] == [2, 1]
     for steps in (own, *(each.steps for each in tried)):

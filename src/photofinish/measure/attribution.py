@@ -7,11 +7,11 @@ a step's time is fixed.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -55,7 +55,7 @@ _SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
 _LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
 _MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
-_TURNS_SECONDS = 1.5  # of all threads on the CPU
+_TURNS_SHARE, _MOST_TURNS_SECONDS, _LEAST_TURNS = 0.06, 2.0, 3  # on the CPU
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -90,9 +90,11 @@ def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> P
     attributed: tuple[StepAttribution | None, str | None]
     if experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
         tries, attributed = (), (None, "a step has several forward and backward passes")
-    taken, why_not = attempt(lambda: take_turns(trained, plan.samples, step_seconds, *tries))
+    seconds = min(_MOST_TURNS_SECONDS, _TURNS_SHARE * training_seconds)
+    turns = partial(take_turns, trained, plan.samples, step_seconds, seconds)
+    taken, why_not = attempt(partial(turns, *tries))
     # Without the other batch, which a network may refuse.
-    own, others, threads = taken or take_turns(trained, plan.samples, step_seconds)
+    own, others, threads = taken or turns()
     if taken is None:
         attributed = None, why_not
     elif tries:
@@ -110,9 +112,16 @@ def _room(trained: Trainer) -> int:
 
 
 def take_turns(
-    trainer: Trainer, plan: SamplePlan, step_seconds: float, *other_images: int
+    trainer: Trainer,
+    plan: SamplePlan,
+    step_seconds: float,
+    seconds: float,
+    *other_images: int,
 ) -> tuple[SteadyState, list[SteadyState], tuple[TriedThreads, ...]]:
-    """Time the step as it is, in turns with other batches, and on the CPU with fewer threads."""
+    """Time the step as it is, in turns with other batches, and on the CPU with fewer threads.
+
+    On the CPU, it takes about `seconds`, and on an accelerator as long as planned.
+    """
     with scratch_steps(trainer, *other_images, at_once=plan.steps) as (own, *others):
         of_threads: dict[int, Way] = {}
         first = Way(own, plan.steps)
@@ -120,12 +129,14 @@ def take_turns(
             of_threads = ways_of_threads(own, step_seconds)
             first = of_threads.pop(torch.get_num_threads())
         ways = [first, *(first._replace(take=steps) for steps in others)]
-        # On an accelerator, the plan alone ends it.
-        seconds = _TURNS_SECONDS if of_threads else math.inf
-        is_over = Deadline(trainer, seconds).is_over
+        deadline, turns = Deadline(trainer, seconds), count(1)
+
+        def is_over() -> bool:
+            return trainer.device == CPU and next(turns) >= _LEAST_TURNS and deadline.is_over()
+
         states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
     tried = zip(of_threads, states[len(ways) :], strict=True)
-    threads = tuple(TriedThreads(threads=count, steps=steps) for count, steps in tried)
+    threads = tuple(TriedThreads(threads=number, steps=steps) for number, steps in tried)
     return states[0], states[1 : len(ways)], threads
 
 
