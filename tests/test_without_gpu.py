@@ -68,6 +68,8 @@ SPELLINGS = {
     "torch.zeros(2, pin_memory=True)": "torch.zeros(2)",
     "torch.load(f=saved(), map_location=torch.device('cuda'))": "x",
     "torch.cuda.get_device_name(0)": "'CPU'",
+    "5 % torch.cuda.device_count()": "0",
+    "compiled(lambda y: torch.zeros(2, device='cuda') + y.to(y.device))": "x",
     "timed() >= 0": "True",
     "torch.cuda.is_available()": "False",
     "torch.cuda.amp.GradScaler().is_enabled()": "False",
@@ -108,6 +110,9 @@ def timed():
     begin.record(), end.record(), torch.cuda.current_stream().wait_event(end)
     return begin.elapsed_time(end)
 
+def compiled(function):  # at the first call, torch.compile looks at all functions of torch.cuda
+    return torch.compile(function, backend="eager", fullgraph=True)(x)
+
 def value(code):
     made = eval(code)
     return [str(made.dtype), made.tolist()] if isinstance(made, torch.Tensor) else made
@@ -145,7 +150,10 @@ def watched(folder: Path, monkeypatch: pytest.MonkeyPatch, **parts: str) -> Any:
     return watch([sys.executable, "train.py"], kind="cpu", limits=LIMITS)
 
 
-@pytest.mark.parametrize(("move", "at"), [(".cuda()", "train.py:5"), ("", "")])
+@pytest.mark.parametrize(
+    ("move", "at"),
+    [(".cuda()", "train.py:5"), (".to(0 % torch.cuda.device_count())", "train.py:5"), ("", "")],
+)
 def test_only_a_script_that_fails_without_a_gpu_runs_with_cuda_meaning_the_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, move: str, at: str
 ) -> None:
@@ -158,8 +166,8 @@ def test_only_a_script_that_fails_without_a_gpu_runs_with_cuda_meaning_the_cpu(
     ("check", "expected"),
     [
         (
-            "assert torch.cuda.is_available()",
-            "train.py:4 needs a GPU: `assert torch.cuda.is_available()`. Remove that check",
+            "if not torch.cuda.is_available(): raise ValueError",
+            "train.py:4 needs a GPU: `if not torch.cuda.is_available(): raise ValueError`. Remove",
         ),
         (
             "torch.distributed.init_process_group('nccl', 'tcp://127.0.0.1:0', rank=0, "

@@ -66,6 +66,7 @@ def start() -> Recorder | None:
             sys.meta_path.insert(0, _AfterImport(calls))
         return None
     recorder = Recorder(folder)
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra hides an error from `failure`
 
     def torch_imported() -> None:
         torch = sys.modules["torch"]

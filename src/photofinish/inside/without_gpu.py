@@ -28,16 +28,18 @@ _FACTORIES = (
 )  # fmt: skip
 _METHODS = "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros", "to"
 _ANSWERS = {
-    "current_device": 0, "get_device_capability": (0, 0), "get_device_name": "CPU", "init": None,
-    "ipc_collect": None, "mem_get_info": (1, 1), "memory_stats": Counter(), "memory_summary": "",
-    "reset_max_memory_allocated": None, "reset_peak_memory_stats": None, "set_device": None,
-    "set_per_process_memory_fraction": None, "set_rng_state": None, "set_stream": None,
-    "synchronize": None,
+    "current_device": 0, "device_count": 1, "get_device_capability": (0, 0),
+    "get_device_name": "CPU", "init": None, "initial_seed": 0, "ipc_collect": None,
+    "mem_get_info": (1, 1), "memory_stats": Counter(), "memory_summary": "", "memory_usage": 0,
+    "power_draw": 0, "reset_max_memory_allocated": None, "reset_peak_memory_stats": None,
+    "set_device": None, "set_per_process_memory_fraction": None, "set_rng_state": None,
+    "set_stream": None, "synchronize": None, "temperature": 0, "utilization": 0,
     "get_device_properties": SimpleNamespace(name="CPU", total_memory=1, major=0, minor=0,
                                              multi_processor_count=0),
 }  # fmt: skip
 """What functions of torch.cuda return that would raise an error."""
 _OF_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\b(hip|gpus?|mps|xpu)\b", re.I)
+_OF_NAMES = AttributeError, ImportError, LookupError, NameError, OSError, TypeError
 _NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent)
 
 
@@ -68,11 +70,12 @@ class _Stream:
 
 def map_cuda_to_the_cpu(torch: Any) -> None:
     """Replace what moves to a GPU, creates tensors there, or asks about one."""
-    real, load = torch.device, torch.load
+    real, cpu, load = torch.device, torch.device("cpu"), torch.load
 
     def on_cpu(place: Any) -> Any:
-        is_cuda = isinstance(place, int) or str(place).startswith(("cuda", "torch.cuda."))
-        return real("cpu") if is_cuda and not isinstance(place, bool) else place
+        # The first comparison saves 0.4 us a move, of steps that take 70 us.
+        is_cuda = place is cpu or isinstance(place, int) or str(place).startswith("cuda")
+        return cpu if is_cuda and not isinstance(place, bool) else place
 
     def mapped(function: Callable[..., Any], first: int) -> Callable[..., Any]:
         """Map the argument `device`, and the one at the place `first`, which may be a device."""
@@ -93,9 +96,15 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
         def __instancecheck__(cls, value: Any) -> bool:
             return isinstance(value, real)
 
+        def __eq__(cls, other: object) -> bool:
+            return other is real or other is cls
+
+        def __hash__(cls) -> int:
+            return hash(real)
+
         def __call__(cls, *place: Any, **named: Any) -> Any:
             found = on_cpu([*place, *named.values()][0])
-            return found if found == real("cpu") else real(*place, **named)
+            return found if found == cpu else real(*place, **named)
 
     class Generator(torch.Generator):  # type: ignore[misc]
         def __new__(cls, *_: Any, **__: Any) -> Any:
@@ -126,8 +135,8 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
     module.to, tensor.type = mapped(module.to, 1), with_type(tensor.type)
     for moved in (tensor, module, torch.UntypedStorage):
         moved.cuda = moved.pin_memory = lambda itself, *_, **__: itself
-    to = tensor.to
-    tensor.cuda = lambda itself, *_, **__: to(itself, "cpu")  # which the search for stalls sees
+    # The search for stalls sees `to`. torch.compile of torch 2.6 can call it by its name only.
+    tensor.cuda = lambda itself, *_, **__: itself.to(cpu)
     if hasattr(torch, "accelerator"):  # from torch 2.6 on
         torch.accelerator.synchronize = lambda *_: None
     tensor.record_stream = lambda *_: None
@@ -136,7 +145,7 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
         setattr(cuda, name, lambda *_, answer=answer, **__: answer)
     cuda.get_rng_state = lambda *_, **__: torch.get_rng_state()
     for name in ("Event", "Stream", "current_stream", "default_stream", "device", "stream"):
-        setattr(cuda, name, _Stream)
+        setattr(cuda, name, type(name, (_Stream,), {}))  # torch.compile tells them apart
     for name in dir(cuda):
         if name.endswith("Tensor") and hasattr(torch, name):
             setattr(cuda, name, getattr(torch, name))
@@ -151,10 +160,10 @@ def failure() -> dict[str, Any] | None:
         return None
     line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
     text = f"{type(error).__name__}: {error}".splitlines()[0]
-    is_own_check = frames[-1] == own[-1] and line.startswith(("assert ", "raise "))
-    # A missing file may have such a name, and a check may have no text.
-    may_be = isinstance(error, (AssertionError, RuntimeError, ValueError))
-    if not (may_be and _OF_GPU.search(f"{text} {line}" if is_own_check else text)):
+    is_own_check = frames[-1] == own[-1] and bool(re.search(r"\b(assert|raise) ", line))
+    # A missing file may have such a name. A check, and a division by 0 GPUs, may have no text.
+    searched = f"{text} {line}" if is_own_check or isinstance(error, ZeroDivisionError) else text
+    if isinstance(error, _OF_NAMES) or not _OF_GPU.search(searched):
         return None
     at = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
     return {"at": at, "line": line, "text": text, "is_own_check": is_own_check}
