@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -153,6 +153,8 @@ def run_recorded(
     cuda_at = variables.get(MAPS_CUDA, "")
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
         print(_AGAIN.format(at), file=sys.stderr)
+        with suppress(OSError):  # a pipe was read by the first run
+            os.lseek(0, 0, os.SEEK_SET)
         again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: at})
         return again(shows_output=shows_output, takes_input=takes_input)
     text = command if isinstance(command, str) else shlex.join(command)
