@@ -1,4 +1,4 @@
-"""Scripts that insist on CUDA, on a machine without a GPU."""
+"""Scripts that insist on CUDA on a machine without a GPU, and scripts without an optimizer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import warm_python
 from conftest import ROOT, run_command
+from watched_scripts import figures_of, recorded
 
 from photofinish.errors import UserError
 from photofinish.scripts.run_script import Limits, watch
@@ -129,6 +130,82 @@ for epoch in range(3):
         optimizer.step()
 """
 LIMITS = Limits(60.0, 60.0)
+START = "from photofinish.inside.hooks import start; start()\n"
+BY_HAND = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+data = [(torch.randn(8, 6), torch.randint(4, (8,))) for _ in range(20)]
+net, other = nn.Linear(6, 4), nn.Linear(6, 4)
+named = {"w": torch.randn(6, 4, requires_grad=True), "b": torch.zeros(4, requires_grad=True)}
+
+class Sgd:
+    def __init__(self, *networks):
+        self.weights = [weight for each in networks for weight in each.parameters()]
+    def step(self):
+        with torch.no_grad():
+            for weight in self.weights:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+
+one, both = Sgd(net), Sgd(net, other)
+def loss_of(weights, x, y):
+    return functional.cross_entropy(x @ weights["w"] + weights["b"], y)
+gradients_of = torch.func.grad(loss_of)
+
+for epoch in range(3):
+    for x, y in data:
+"""
+UPDATES = {
+    """
+        functional.cross_entropy(net(x), y).backward()
+        for weight in net.parameters():
+            weight.data.add_(weight.grad, alpha=-0.1)
+        net.zero_grad()
+""": 10,
+    """
+        (loss := loss_of(named, x, y)).backward()
+        with torch.no_grad():
+            for weight in named.values():
+                weight -= 0.1 * weight.grad
+                weight.grad.zero_()
+        loss.item()
+""": 18,
+    """
+        gradients = gradients_of(named, x, y)
+        named = {name: weight - 0.1 * gradients[name] for name, weight in named.items()}
+""": None,
+    """
+        functional.cross_entropy(net(x), y).backward()
+        functional.cross_entropy(other(x), y).backward()
+        both.step()
+""": 24,
+    """
+        functional.cross_entropy(net(x), y).backward()
+        one.step()
+""": 12,
+    """
+        gradients = torch.autograd.grad(loss_of(named, x, y), named.values())
+        pairs = zip(named.items(), gradients)
+        named = {key: (value - 0.1 * g).detach().requires_grad_() for (key, value), g in pairs}
+""": 13,
+}
+"""Updates of weights by hand, each with the operations that a step launches."""
+COMPILED = """
+        compiled = torch.compile(gradients_of, fullgraph=True, backend="eager")
+        twice = torch.compile(torch.func.grad(loss_of), fullgraph=True, backend="eager")
+        print(compiled(named, x, y)["w"].shape == twice(named, x, y)["w"].shape)
+"""
+SEARCH = """
+import torch
+from torch.func import grad
+from torch.autograd import backward
+
+weight = torch.ones(3, requires_grad=True)
+for rate in range(9):
+    weight.sum().backward()
+"""
 
 
 def test_each_spelling_of_cuda_does_what_it_does_by_hand_on_the_cpu(tmp_path: Path) -> None:
@@ -175,3 +252,42 @@ def test_what_nothing_on_the_cpu_stands_in_for_is_named_with_its_line(
     with pytest.raises(UserError) as raised:
         watched(tmp_path, monkeypatch, check=check)
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(("update", "kernels"), UPDATES.items())
+def test_a_training_that_updates_its_weights_by_hand_has_steps_a_length_and_operations(
+    tmp_path: Path, update: str, kernels: int | None
+) -> None:
+    process, _ = recorded(tmp_path, START + BY_HAND + update)
+    assert figures_of(process).steps == 60 - 2  # those before its line is known
+    assert [(each.name, each.value) for each in process.by_loops.values()] == [("max_steps", 60)]
+    # torch.func allows no hooks, by which operations are counted.
+    assert (process.counts["operations"]["kernels"] if process.counts else None) == kernels
+    assert [what for _, _, what in process.stalls] == ["item"] * (".item()" in update)
+    assert bool(process.first_steps) == ("net(x)" in update)
+
+
+def test_gradients_in_a_graph_that_may_not_break_are_left_to_the_compiler(tmp_path: Path) -> None:
+    update = next(iter(UPDATES))
+    process, printed = recorded(tmp_path, START + BY_HAND + update + COMPILED)
+    assert figures_of(process).steps == 60 - 2
+    assert set(printed.split()) == {"True"}
+
+
+def test_a_script_with_an_optimizer_is_left_alone_even_after_gradients_without_one(
+    tmp_path: Path,
+) -> None:
+    after = """
+print([hasattr(each, "__wrapped__") for each in (
+    torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad, torch.func.grad,
+    torch.optim.Optimizer.__init__)])
+"""
+    script = TRAIN.format(check="", move="") + after
+    lines = "\n" * SEARCH.count("\n")
+    (tmp_path / "searched").mkdir()
+    searched, _ = recorded(tmp_path / "searched", START + SEARCH + script)
+    alone, printed = recorded(tmp_path, START + lines + script)
+    assert printed.strip() == str([False] * 5)
+    assert figures_of(alone).steps == figures_of(searched).steps == 24
+    assert searched.length == alone.length
+    assert searched.counts == alone.counts
