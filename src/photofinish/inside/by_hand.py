@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.func
 
 from .tensors import tensors_in
@@ -24,6 +23,12 @@ if TYPE_CHECKING:
 
 _LEAST_TIMES = 3
 """Times that a line has gradients, by hand, until it ends steps. A step begins this count anew."""
+_PLACES: tuple[tuple[Any, str], ...] = (
+    (torch.optim.Optimizer, "__init__"), (NamedLoader, "__init__"), (torch.Tensor, "backward"),
+    (torch.autograd, "backward"), (torch.autograd, "grad"), (torch.func, "grad"),
+    (torch.func, "grad_and_value"),
+)  # fmt: skip
+"""Functions that compute gradients or return one that does, and those after which none count."""
 
 
 def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
@@ -47,7 +52,7 @@ def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
     def watched(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal depth
+            nonlocal depth, step_line
             if first_values.is_compiling() or depth:  # compiled code may not leave its graph
                 return function(*arguments, **named)
             depth += 1
@@ -58,32 +63,20 @@ def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
             if callable(result):  # of torch.func
                 return watched(result)
             if depth == 0 and (line := _line()):
-                has_gradients(line, [arguments, named, result])
+                first_values.gradients_computed()
+                times[line] += 1
+                if line == step_line or times[line] == _LEAST_TIMES:
+                    step_line = line
+                    times.clear()
+                    first_values.end()
+                    recorder.step_ended_without_optimizer(tensors_in([arguments, named, result]))
             return result
 
         return call
 
-    def has_gradients(line: tuple[str, int], values: list[Any]) -> None:
-        nonlocal step_line
-        first_values.gradients_computed()
-        times[line] += 1
-        if line == step_line or times[line] == _LEAST_TIMES:
-            step_line = line
-            times.clear()
-            recorder.step_ended_without_optimizer(tensors_in(values))
-
-    places: list[tuple[Any, str, Callable[..., Any]]] = [
-        (torch.optim.Optimizer, "__init__", ending),
-        (NamedLoader, "__init__", ending),
-        (torch.Tensor, "backward", watched),
-        (torch.autograd, "backward", watched),
-        (torch.autograd, "grad", watched),
-        (torch.func, "grad", watched),
-        (torch.func, "grad_and_value", watched),
-    ]
-    originals = [(place, name, getattr(place, name)) for place, name, _ in places]
-    for place, name, replaced in places:
-        setattr(place, name, replaced(getattr(place, name)))
+    originals = [(place, name, getattr(place, name)) for place, name in _PLACES]
+    for place, name, original in originals:
+        setattr(place, name, (ending if name == "__init__" else watched)(original))
 
 
 def _line() -> tuple[str, int] | None:

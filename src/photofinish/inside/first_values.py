@@ -149,10 +149,9 @@ class FirstValues:
             self.end()
 
     def gradients_computed(self) -> None:
-        """End with the first gradients of a script that has made no optimizer."""
+        """Record the first gradients of a script that has made no optimizer."""
         if self._weights:
             self._try(self._record_step, SimpleNamespace(param_groups=[{"params": self._weights}]))
-        self.end()
 
     def end(self) -> None:
         """Record no more."""

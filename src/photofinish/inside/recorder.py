@@ -192,7 +192,7 @@ class Recorder:
             self._forget_forward()
         if not (module.training and self._torch.is_grad_enabled()):
             self._note_validation()
-        elif self.loader is None:
+        elif self.loader is None and not self._optimizers.has_only_named:  # after an update by hand
             self._making_seconds += _clock() - self._ended_at
             self._made += 1
             if self._device is not None:
