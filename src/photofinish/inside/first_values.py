@@ -150,8 +150,12 @@ class FirstValues:
 
     def gradients_computed(self) -> None:
         """Record the first gradients of a script that has made no optimizer."""
-        if self._weights:
-            self._try(self._record_step, SimpleNamespace(param_groups=[{"params": self._weights}]))
+        self._try(self._record_without_optimizer)
+
+    def _record_without_optimizer(self) -> None:
+        weights = [each for each in self._weights if each.is_leaf and each.grad is not None]
+        if weights:
+            self._record_step(SimpleNamespace(param_groups=[{"params": weights}]))
 
     def end(self) -> None:
         """Record no more."""
