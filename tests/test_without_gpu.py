@@ -1,4 +1,4 @@
-"""Scripts that insist on CUDA, on a machine without a GPU."""
+"""Scripts that insist on CUDA on a machine without a GPU, and scripts without an optimizer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import warm_python
 from conftest import ROOT, run_command
+from watched_scripts import figures_of, recorded
 
 from photofinish.errors import UserError
 from photofinish.scripts.run_script import Limits, watch
@@ -134,6 +135,66 @@ for epoch in range(3):
         optimizer.step()
 """
 LIMITS = Limits(60.0, 60.0)
+START = "from photofinish.inside.hooks import start; start()\n"
+BY_HAND = """
+import torch
+from torch import nn
+from torch.nn import functional
+
+data = [(torch.randn(8, 6), torch.randint(4, (8,))) for _ in range(20)]
+net = nn.Linear(6, 4)
+named = {"w": torch.randn(6, 4, requires_grad=True), "b": torch.zeros(4, requires_grad=True)}
+
+class Sgd:
+    def step(self):
+        with torch.no_grad():
+            for weight in net.parameters():
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+
+own = Sgd()
+def loss_of(weights, x, y):
+    return functional.cross_entropy(x @ weights["w"] + weights["b"], y)
+gradients_of = torch.func.grad(loss_of)
+
+for epoch in range(3):
+    for x, y in data:
+"""
+UPDATES = {
+    """
+        functional.cross_entropy(net(x), y).backward()
+        for weight in net.parameters():
+            weight.data.add_(weight.grad, alpha=-0.1)
+        net.zero_grad()
+""": 10,
+    """
+        (loss := loss_of(named, x, y)).backward()
+        with torch.no_grad():
+            for weight in named.values():
+                weight -= 0.1 * weight.grad
+                weight.grad.zero_()
+        loss.item()
+""": 18,
+    """
+        gradients = gradients_of(named, x, y)
+        named = {name: weight - 0.1 * gradients[name] for name, weight in named.items()}
+""": None,
+    """
+        functional.cross_entropy(net(x), y).backward()
+        net(x).square().mean().backward()
+        own.step()
+""": 24,
+    """
+        functional.cross_entropy(net(x), y).backward()
+        own.step()
+""": 12,
+    """
+        gradients = torch.autograd.grad(loss_of(named, x, y), named.values())
+        pairs = zip(named.items(), gradients)
+        named = {key: (value - 0.1 * g).detach().requires_grad_() for (key, value), g in pairs}
+""": 13,
+}
+"""Updates of weights by hand, each with the operations that a step launches."""
 
 
 def test_each_spelling_of_cuda_does_what_it_does_by_hand_on_the_cpu(tmp_path: Path) -> None:
@@ -183,3 +244,41 @@ def test_what_nothing_on_the_cpu_stands_in_for_is_named_with_its_line(
     with pytest.raises(UserError) as raised:
         watched(tmp_path, monkeypatch, check=check)
     assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(("update", "kernels"), UPDATES.items())
+def test_a_training_that_updates_its_weights_by_hand_has_steps_a_length_and_operations(
+    tmp_path: Path, update: str, kernels: int | None
+) -> None:
+    process, _ = recorded(tmp_path, START + BY_HAND + update)
+    assert figures_of(process).steps == 60 - 2  # those before its line is known
+    assert [(each.name, each.value) for each in process.by_loops.values()] == [("max_steps", 60)]
+    # torch.func allows no hooks, by which operations are counted.
+    assert (process.counts["operations"]["kernels"] if process.counts else None) == kernels
+    assert [what for _, _, what in process.stalls] == ["item"] * (".item()" in update)
+    assert bool(process.first_steps) == ("net(x)" in update)
+
+
+def test_gradients_in_a_graph_that_may_not_break_are_left_to_the_compiler(tmp_path: Path) -> None:
+    compiled = """
+        compiled = torch.compile(gradients_of, fullgraph=True, backend="eager")
+        print(torch.equal(compiled(named, x, y)["w"], gradients_of(named, x, y)["w"]))
+"""
+    process, printed = recorded(tmp_path, START + BY_HAND + next(iter(UPDATES)) + compiled)
+    assert figures_of(process).steps == 60 - 2
+    assert printed.split() == ["True"] * 60
+
+
+def test_a_script_with_an_optimizer_is_left_alone_even_after_gradients_without_one(
+    tmp_path: Path,
+) -> None:
+    watched = "torch.Tensor.backward, torch.autograd.backward, torch.func.grad"
+    search = "import torch\nfor _ in range(9):\n    torch.ones(1, requires_grad=True).backward()\n"
+    show = f"print([hasattr(each, '__wrapped__') for each in ({watched})])"
+    process, printed = recorded(tmp_path, START + search + TRAIN.format(check=show, move="") + show)
+    assert printed.split("\n")[:2] == [str([True] * 3), str([False] * 3)]
+    assert figures_of(process).steps == 24
+    assert process.length
+    assert (process.length.name, process.length.value) == ("epochs", 3)
+    assert process.counts
+    assert process.counts["operations"]["flops"] == 2 * 2 * 8 * 8 * 4

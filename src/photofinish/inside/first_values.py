@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ class FirstValues:
         self._note = note
         self._names: dict[int, str] = {}
         """Names of weights by id, as their network has them."""
+        self._weights: list[torch.Tensor] = []
         self._modules: set[int] = set()
         self._inputs: list[tuple[float, ...]] = []
         self._losses: list[float] = []
@@ -38,7 +40,7 @@ class FirstValues:
         self._seconds = 0.0
         """Time of recording."""
         compiler = getattr(torch, "compiler", None)  # from torch 2.1 on
-        self._is_compiling = getattr(compiler, "is_compiling", lambda: False)
+        self.is_compiling = getattr(compiler, "is_compiling", lambda: False)
         self._backward = torch.autograd.backward
         torch.autograd.backward = self._record_and_backward
         self._module_hook = register_module_forward_pre_hook(self._module_begins)
@@ -67,7 +69,7 @@ class FirstValues:
             self._try(self._record_step, self._stepping)
 
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
-        if not self._is_compiling():  # first, as compiled code may not leave its graph
+        if not self.is_compiling():  # first, as compiled code may not leave its graph
             self._try(self._record_step, optimizer)
 
     def _try(self, record: Callable[..., None], *seen: Any) -> None:
@@ -88,6 +90,7 @@ class FirstValues:
             self._modules.update(map(id, module.modules()))
             for name, weight in module.named_parameters():
                 self._names.setdefault(id(weight), name)
+                self._weights.append(weight)
         if self._random_state is None:
             self._random_state = torch.get_rng_state()
             self._inputs += map(fingerprint_tensor, filter(_is_readable, tensors_in(inputs)))
@@ -145,9 +148,18 @@ class FirstValues:
         if not self._is_skipped:
             self.end()
 
+    def gradients_computed(self) -> None:
+        """Record the first gradients of a script that has made no optimizer."""
+        self._try(self._record_without_optimizer)
+
+    def _record_without_optimizer(self) -> None:
+        weights = [each for each in self._weights if each.is_leaf and each.grad is not None]
+        if weights:
+            self._record_step(SimpleNamespace(param_groups=[{"params": weights}]))
+
     def end(self) -> None:
         """Record no more."""
-        self._is_done, self._stepping = True, None
+        self._is_done, self._stepping, self._weights = True, None, []
         if torch.autograd.backward == self._record_and_backward:  # the script may replace it, too
             torch.autograd.backward = self._backward
         self._module_hook.remove()  # the optimizers' hooks are being called

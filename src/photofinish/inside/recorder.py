@@ -24,6 +24,8 @@ from .timed_batches import NAMED, Loaders, NamedLoader
 from .without_gpu import failure
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
@@ -113,6 +115,9 @@ class Recorder:
         from .first_values import FirstValues
 
         self._first_step = FirstValues(self._note)
+        from .by_hand import watch_gradients
+
+        watch_gradients(self, self._first_step)
 
     def compiles(self) -> None:
         """Leave out hooks of modules.
@@ -162,10 +167,13 @@ class Recorder:
             self._device.begin_event()
         self._note_seen()
 
-    def named_batch_ended(self) -> None:
-        """End a period of a script in which no optimizer's step was seen, such as in a graph."""
+    def step_ended_without_optimizer(self, tensors: Iterable[Any] = ()) -> None:
+        """End a period of a script in which no optimizer's step was seen, such as in a graph.
+
+        The tensors are on the device that computes.
+        """
         if self._first_step_at is None:
-            self._add_optimizer(NAMED, [])
+            self._add_optimizer(NAMED, tensors)
         if self._optimizers.has_only_named:
             self._steps[0] += 1
             self._end_period(_clock())
@@ -185,7 +193,7 @@ class Recorder:
             self._forget_forward()
         if not (module.training and self._torch.is_grad_enabled()):
             self._note_validation()
-        elif self.loader is None:
+        elif self.loader is None and not self._optimizers.has_only_named:  # after an update by hand
             self._making_seconds += _clock() - self._ended_at
             self._made += 1
             if self._device is not None:
@@ -245,7 +253,7 @@ class Recorder:
         self._optimizers.keep(optimizer, number)
         return number
 
-    def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
+    def _add_optimizer(self, key: Any, weights: Iterable[Any]) -> int:
         had_only_named = self._optimizers.has_only_named
         number = self._optimizers.add(key)
         if had_only_named:

@@ -1,7 +1,8 @@
 """Lines of a script at which its host would wait for a GPU, seen in steps on the CPU.
 
-Weights, their gradients, what is moved by `.to(device)`, and all that is computed from these would
-be on the GPU. Reading such a value back takes the host until the GPU has computed it.
+Weights and what else requires gradients, what is moved by `.to(device)`, and all that is computed
+from these would be on the GPU. Reading such a value back takes the host until the GPU has computed
+it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ class Stalls(TorchFunctionMode):
         result = func(*args, **kwargs)
         given = list(tensors_in((args, kwargs)))
         is_on_device = any(
-            isinstance(each, nn.Parameter) or each in self._on_device for each in given
+            isinstance(each, nn.Parameter) or each.requires_grad or each in self._on_device
+            for each in given
         )
         if is_on_device and (what := _read(name, args, kwargs)):
             self._note(what)

@@ -43,7 +43,7 @@ class StepClock:
     @property
     def note(self) -> dict[str, Any]:
         """Line that the recorder writes at the end."""
-        seconds = {part: each / self.steps for part, each in self._seconds.items()}
+        seconds = {part: each / self.steps for part, each in self._seconds.items() if each}
         return {"kind": "step_parts", "value": seconds}
 
     def _module_begins(self, *_: Any) -> None:

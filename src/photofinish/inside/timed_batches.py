@@ -79,7 +79,7 @@ class _NamedBatches(TimedBatches):
     def __next__(self) -> Any:
         recorder = self._recorder
         if self._has_given:
-            recorder.named_batch_ended()
+            recorder.step_ended_without_optimizer()
         self._has_given, recorder.is_nested = True, True
         try:
             return super().__next__()
