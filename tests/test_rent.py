@@ -28,8 +28,7 @@ EXPERIMENT = {
 PRICE = {"amount": 3.0, "currency": "USD", "where": "some cloud", "as_of": "2026-07-20"}
 OFFER = {
     "accelerator": "T4", "full_name": "Tesla T4", "fits": "yes", "needed_bytes": 1000,
-    "epoch_seconds": 60.0, "job_seconds": {"value": 600.0}, "cost": 0.5, "loader_cores": None,
-    "waiting_share": None,
+    "epoch_seconds": 60.0, "job_seconds": {"value": 600.0}, "cost": 0.5,
 }  # fmt: skip
 
 

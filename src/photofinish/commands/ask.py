@@ -32,7 +32,6 @@ from photofinish.reporting.ask_lines import (
 from photofinish.reporting.causes import stall_lines
 from photofinish.results.measured import Measured
 from photofinish.results.measured_job import measured_job
-from photofinish.scripts.rented import rented_records
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
@@ -44,6 +43,7 @@ from photofinish.scripts.script_record import (
     missing_length,
     named_files,
     own_length,
+    rented_records,
     sampled,
 )
 from photofinish.stage.locks import exclusive_machine

@@ -31,7 +31,7 @@ from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import OWN_FOLDER
 from photofinish.reporting.answers import Answers, read_answers
-from photofinish.scripts.rented import ANSWER, FOLDER
+from photofinish.scripts.script_record import ANSWER, FOLDER
 from photofinish.wording import listed, money, printable, seconds, unknown_name
 
 _SETUP = """\

@@ -89,10 +89,6 @@ class CandidateRecord(Record):
     """Whether a step fits into the memory."""
     needed_bytes: int
     """Least memory of a step."""
-    loader_cores: float | None
-    """Cores that load as fast as the GPU trains."""
-    waiting_share: float | None
-    """Share of time that it waits for the loader in the cheapest machine."""
     hour_price: Price | None
 
 
@@ -228,7 +224,7 @@ def _seeds(device: DeviceLabel, over: OverSeeds) -> Iterator[SeedRecord]:
 
 
 def _candidate(option: RentalOption) -> CandidateRecord:
-    estimate, need = option.estimate, option.loader_need
+    estimate = option.estimate
     return CandidateRecord(
         accelerator=option.accelerator.name,
         full_name=option.accelerator.full_name,
@@ -237,8 +233,6 @@ def _candidate(option: RentalOption) -> CandidateRecord:
         cost=cost_of(estimate.job.seconds, option.terms.price) if estimate else None,
         fits=option.fits,
         needed_bytes=option.needed_bytes,
-        loader_cores=need.wanted_cores if need else None,
-        waiting_share=need.waiting_share if need else None,
         hour_price=option.terms.price,
     )
 

@@ -20,7 +20,6 @@ from photofinish.reporting.answer_words import (
     there_text,
 )
 from photofinish.reporting.ask_files import JobAnswer
-from photofinish.reporting.causes import MUCH_WAITING
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
@@ -31,6 +30,8 @@ from photofinish.wording import between, counted, gibibytes, is_wide, seconds
 _MOST_GPUS = 4
 _FEW_STEPS = 5
 _LEAST_REPAID_SECONDS = 1.0
+_MUCH_WAITING = 0.1
+"""Least share of waits in a hint about workers, by hand."""
 _BAR = 40
 """Width of the longest bar."""
 _START, _JOB, _UNSURE = "░", "█", "▒"
@@ -171,7 +172,7 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
         loader = watched.process.loaders[figures.loader]
-    if figures and loader and not loader.workers and (figures.waiting_share or 0) > MUCH_WAITING:
+    if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))

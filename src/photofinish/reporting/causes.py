@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +18,6 @@ from photofinish.results.measured_job import MeasuredJob
 from photofinish.results.records import DeviceLabel
 from photofinish.wording import with_article
 
-MUCH_WAITING = 0.1
-"""Least share of its time that a GPU waits for the loader in a hint."""
 _MOST_STALLS = 4
 _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 
@@ -144,15 +141,13 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     option = options.get(decision.gpu_name or "")
     if decision.is_here or option is None or option.estimate is None:
         return
-    gpu, need, estimate = with_article(option.accelerator.name), option.loader_need, option.estimate
+    gpu, estimate = with_article(option.accelerator.name), option.estimate
     if pair.cpu.compiles:
         yield say("eager estimate", gpu=gpu)
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
-    if need and need.waiting_share > MUCH_WAITING:
-        yield say("loader", gpu=gpu, need=need, cores=math.ceil(need.wanted_cores))
 
 
 def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:

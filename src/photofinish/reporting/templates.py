@@ -173,12 +173,6 @@ TEMPLATES = {
     "With {it.larger_batch_size} times as "
     "many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "loader": "Loading would starve {gpu}: it could train on {need.gpu_samples_a_second:ratio} "
-    "samples/s, but one core here loads "
-    "{need.core_samples_a_second:ratio}. On the cheapest "
-    "machine ({need.cores:n core}, {need.vcpus} vCPUs) "
-    "it would wait {need.waiting_share:.0%} of "
-    "the time; it needs {cores:n core}.",
     "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
     "here hid the loading behind slower steps, so it "
     "could not be timed. It is between none and "

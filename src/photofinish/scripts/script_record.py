@@ -1,16 +1,22 @@
-"""Record of a script that was watched, and the whole jobs that it stands for."""
+"""Record of a script that was watched here or on a rented machine, and its whole jobs."""
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from photofinish.answer.prices import SECONDS_AN_HOUR
+from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom.code_text import sha256_of_code
+from photofinish.errors import UserError
 from photofinish.files import LARGE_FILE_BYTES
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
@@ -24,6 +30,7 @@ from photofinish.scripts.script_lines import Length, Process
 from photofinish.wording import counted
 
 WHOLE_RUN = "its whole run"
+FOLDER, ANSWER = "rented-", "photofinish-answer.json"
 
 
 @dataclass(frozen=True)
@@ -280,3 +287,29 @@ def _lengths(run: Watched, figures: Figures | None, given: Given) -> Iterator[Jo
     if length := whole_length(run):
         unit = "steps" if length.is_steps else "epochs"
         yield JobLength.model_validate({"value": length.value, "unit": unit, "by": length.by})
+
+
+def rented_records(command: Sequence[str]) -> Iterator[tuple[Measured, Measured]]:
+    """Yield the records of this command on each rented machine's CPU and GPU."""
+    for path in sorted(Path().glob(f"{FOLDER}*/{ANSWER}")):
+        try:
+            records = json.loads(path.read_bytes())[-1]["records"]
+            jobs = [_measured(each) for each in records.values()]
+        except (LookupError, TypeError, AttributeError, ValidationError, ValueError) as error:
+            raise UserError(f"this photofinish can't read {path}: remove it") from error
+        script = jobs[1].script if len(jobs) > 1 else None
+        if script is None:
+            continue
+        here = [word.replace(PLACEHOLDER, script.device_kind) for word in command]
+        if shlex.split(script.command)[1:] != here[1:]:  # by any Python
+            continue
+        if script.files == hashes_of(script.files):
+            yield jobs[0], jobs[1]
+        else:
+            print(f"{path} is ignored: the script has changed since.", file=sys.stderr)
+
+
+def _measured(job: dict[str, Any]) -> Measured:
+    """Return the record of a job, without the job's length."""
+    own = {name: value for name, value in job.items() if name in Measured.model_fields}
+    return Measured.model_validate_json(json.dumps(own))
