@@ -556,3 +556,17 @@ def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a process with the simulated accelerator."""
+    from rehearsal.plug_in import build, compiler
+    from training_stage import clean_environment
+
+    found = compiler()
+    if found is None:
+        pytest.skip("no C++ compiler here to build the simulated accelerator with")
+    folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
+    build(folder, found)
+    return clean_environment() | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}

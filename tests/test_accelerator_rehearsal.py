@@ -7,7 +7,6 @@ on their path. The tests' process never loads it.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -18,8 +17,7 @@ from typing import Any
 import pytest
 import torch
 import warm_python
-from conftest import ROOT, MakeExperiment, digits_plan, learnable_images, run_command
-from rehearsal.plug_in import build, compiler
+from conftest import MakeExperiment, digits_plan, learnable_images, run_command
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
 
@@ -48,17 +46,6 @@ LEFT_OUT = "not the_clock_waits_until and not (again_gives and (tf32 or bf16 or 
 """Tests that need a device which works while the host goes on, and kernels of other precisions."""
 ADAM = {"name": "adam", "lr": 2**-7}
 """Optimizer with a learning rate that is exact in float32."""
-
-
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of a process with the accelerator."""
-    found = compiler()
-    if found is None:
-        pytest.skip("no C++ compiler here to build the simulated accelerator with")
-    folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
-    build(folder, found)
-    return clean_environment() | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}
 
 
 def run_python(environment: dict[str, str], folder: Path, *arguments: str) -> str:

@@ -1,6 +1,6 @@
 // An accelerator made of the CPU, for tests on machines that have none: PyTorch believes its tensors lie on a device
 // of their own, `rehearsal:0`. It computes every operation on the CPU, refuses tensors of two devices, and counts
-// what would make a real device's host wait.
+// what would make a real device's host wait. Work of planted durations queues up, and the host waits for its end.
 // Freed memory is filled with 0xFF, which is NaN to floats, so that a use after it shows.
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -23,6 +23,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
 
 // Of ATen/autocast_mode.h, which reads the headers of every operation: a third of the time that this file compiles.
@@ -55,6 +56,76 @@ void refuse_other_processes() {
       getpid() == first_process,
       "Cannot re-initialize the rehearsal device in a forked subprocess, as CUDA can't be either");
 }
+
+// -- time ------------------------------------------------------------------------------------------
+
+// The device works off what it was given, one after another, until `ready_`. Once the clock is held, the host's time
+// passes by planted costs and waits only, so that a busy machine changes no time.
+class Clock {
+ public:
+  double now() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return unlocked_now();
+  }
+  void hold() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ = unlocked_now();
+    is_held_ = true;
+  }
+  void pass_on_host(double seconds) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    held_ += seconds;
+  }
+  void launch(double seconds) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (is_capturing)
+      return;
+    ready_ = std::max(ready_, unlocked_now()) + seconds;
+  }
+  // An ordinary operation: a little of both times, if these are held.
+  void launch_operation() {
+    if (!is_held_)
+      return;
+    pass_on_host(kOperation);
+    launch(kOperation);
+  }
+  double ready() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return std::max(ready_, unlocked_now());
+  }
+  void wait_until(double time) {
+    refuse_in_capture();
+    std::unique_lock<std::mutex> lock(mutex_);
+    const double left = time - unlocked_now();
+    if (left <= 0)
+      return;
+    if (is_held_) {
+      held_ = time;
+      return;
+    }
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::duration<double>(left));
+  }
+  void wait() {
+    wait_until(ready());
+  }
+  void refuse_in_capture() const {
+    TORCH_CHECK(!is_capturing, "rehearsal error: operation not permitted when stream is capturing");
+  }
+
+  std::atomic<bool> is_capturing{false};
+
+ private:
+  static constexpr double kOperation = 1e-6;
+  double unlocked_now() const {
+    const auto since_start = std::chrono::steady_clock::now().time_since_epoch();
+    return is_held_ ? held_ : std::chrono::duration<double>(since_start).count();
+  }
+
+  std::mutex mutex_;
+  std::atomic<bool> is_held_{false};
+  double held_ = 0, ready_ = 0;
+} device_clock;
 
 // -- memory: the CPU's, under another name ---------------------------------------------------------
 
@@ -129,8 +200,6 @@ REGISTER_ALLOCATOR(kType, &device_memory)
 
 // -- the device as PyTorch drives it ---------------------------------------------------------------
 
-using Time = std::chrono::steady_clock::time_point;
-
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override {
     return kType;
@@ -150,7 +219,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(Device device) const noexcept override {
     current = device.index() < 0 ? 0 : device.index();
   }
-  // It has one stream, and does at once what it is given. An event is the time at which it was recorded.
+  // It has one stream. An event is the time at which the device has done what it was given before.
   c10::Stream getStream(Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
@@ -161,27 +230,37 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return stream;
   }
   void record(void** event, const c10::Stream&, const DeviceIndex, const c10::EventFlag) const override {
+    device_clock.refuse_in_capture();
     destroyEvent(*event, 0);
-    *event = new Time(std::chrono::steady_clock::now());
+    device_clock.launch_operation();
+    *event = new double(device_clock.ready());
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void*) const override {
-    return true;
+  bool queryEvent(void* event) const override {
+    device_clock.refuse_in_capture();
+    return !event || *static_cast<double*>(event) <= device_clock.now();
+  }
+  void synchronizeEvent(void* event) const override {
+    if (event)
+      device_clock.wait_until(*static_cast<double*>(event));
   }
   double elapsedTime(void* first, void* second, const DeviceIndex) const override {
-    return std::chrono::duration<double, std::milli>(*static_cast<Time*>(second) - *static_cast<Time*>(first)).count();
+    TORCH_CHECK(queryEvent(first) && queryEvent(second), "rehearsal error: device not ready");
+    return 1000 * (*static_cast<double*>(second) - *static_cast<double*>(first));
   }
   void destroyEvent(void* event, const DeviceIndex) const noexcept override {
-    delete static_cast<Time*>(event);
+    delete static_cast<double*>(event);
   }
   DeviceIndex deviceCount() const noexcept override {
     return kDevices;
   }
   void synchronizeDevice(const DeviceIndex) const override {
     ++counts.waits;
+    device_clock.wait();
   }
   void synchronizeStream(const c10::Stream&) const override {
     ++counts.waits;
+    device_clock.wait();
   }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard)
@@ -390,8 +469,11 @@ void compute(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const std::vector<IValue> arguments(first, stack->end());
   refuse_two_devices(op, arguments);
   ++counts.operations;
-  if (is_read(op, arguments))
+  device_clock.launch_operation();
+  if (is_read(op, arguments)) {
     ++counts.reads;
+    device_clock.wait();
+  }
   Translation translation;
   stack->erase(first, stack->end());
   for (const IValue& argument : arguments) {
@@ -463,14 +545,14 @@ void copy_on_cpu(const at::Tensor& from, const at::Tensor& to) {
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   refuse_other_processes();
-  if (to.device().type() != kType) {
-    if (!non_blocking)
-      ++counts.reads;
-  } else if (from.device().type() != kType) {
-    ++counts.copies_in;
-    if (!non_blocking || !PinnedMemory::holds(from.const_data_ptr()))
-      ++counts.waiting_copies_in;
-  }
+  const bool is_read = to.device().type() != kType, is_copy_in = !is_read && from.device().type() != kType;
+  const bool waits = !non_blocking || (is_copy_in && !PinnedMemory::holds(from.const_data_ptr()));
+  counts.copies_in += is_copy_in;
+  counts.reads += is_read && waits;
+  counts.waiting_copies_in += is_copy_in && waits;
+  device_clock.launch_operation();
+  if (waits && (is_read || is_copy_in))
+    device_clock.wait();
   copy_on_cpu(from, to);
   return to;
 }
@@ -537,6 +619,21 @@ void rehearsal_start() {
   static Hooks hooks;
   if (!at::isPrivateUse1HooksRegistered())
     at::RegisterPrivateUse1HooksInterface(&hooks);
+}
+double rehearsal_now() {
+  return device_clock.now();
+}
+void rehearsal_hold() {
+  device_clock.hold();
+}
+void rehearsal_pass(double seconds) {
+  device_clock.pass_on_host(seconds);
+}
+void rehearsal_launch(double seconds) {
+  device_clock.launch(seconds);
+}
+void rehearsal_capture(bool is_capturing) {
+  device_clock.is_capturing = is_capturing;
 }
 void rehearsal_seed(uint64_t seed) {
   generator().set_current_seed(seed ^ 0x5EED); // other numbers than the CPU's from the same seed

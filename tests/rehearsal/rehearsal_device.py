@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import ModuleType
@@ -44,6 +45,31 @@ def counts() -> Counts:
     values = (ctypes.c_long * len(fields(Counts)))()
     _library().rehearsal_counts(values)
     return Counts(*values)
+
+
+def hold_clock() -> None:
+    """Let this process's time pass by planted work and waits only, from `sleep` on.
+
+    Modules that are imported later find it in `time`.
+    """
+    library = _library()
+    library.rehearsal_now.restype = ctypes.c_double
+    library.rehearsal_hold()
+    time.perf_counter = library.rehearsal_now
+    time.sleep = lambda seconds: library.rehearsal_pass(ctypes.c_double(seconds))
+
+
+def launch(seconds: float) -> None:
+    """Give the device work that takes so long, without waiting for it."""
+    _library().rehearsal_launch(ctypes.c_double(seconds))
+
+
+def capture(is_on: bool) -> None:
+    """Refuse events and waits, as while a CUDA graph is captured. Work takes no time."""
+    import torch
+
+    _library().rehearsal_capture(is_on)
+    torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: is_on
 
 
 def register() -> None:
