@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import warm_python
 from result_files import text_of
-from watched_scripts import figures_of, process_of, recorded
+from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
 from photofinish.commands.ask import ask, ask_command
@@ -343,30 +343,6 @@ for enabled, dtype in (True, torch.bfloat16), (False, torch.float16):
     assert record.script.precision == "bf16"
 
 
-ON_A_DEVICE = """
-import time
-import photofinish
-photofinish.steps([])
-import torch
-torch.Event, torch.accelerator.synchronize = None, lambda _: None  # no clock of a device
-net = torch.nn.Linear(4, 2, device="meta")
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(300):
-    net(torch.ones(8, 4, device="meta")).sum().backward()
-    optimizer.step()
-print(time.perf_counter())
-time.sleep(1)
-"""
-
-
-def test_what_follows_the_last_step_on_a_device_is_no_step(tmp_path: Path) -> None:
-    process, printed = recorded(tmp_path, ON_A_DEVICE)
-    assert process.device == "meta"
-    figures = figures_of(process)
-    assert figures.steps == 300
-    assert figures.last_step_at < float(printed) + 0.5
-
-
 ON_ANOTHER = """
 import photofinish
 photofinish.steps([])
@@ -382,31 +358,20 @@ print("ended")
 
 WITHOUT_TIMES = """
 import torch
-def without(*_):
+def elapsed_time(*_):
     raise NotImplementedError("no times")
-class Event:
-    def __init__(self, *_, enable_timing):
-        if FAILS: without()
-    record, elapsed_time = list, without
-waits = []
-torch.Event, torch.accelerator.synchronize = Event, waits.append
+Event = type("Event", (), {"record": print, "elapsed_time": elapsed_time})
+torch.Event = lambda *_, **__: Event()
+torch.accelerator.current_stream = torch.accelerator.synchronize = str
 """
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_device_without_times_of_events_ends_no_script(tmp_path: Path, fails: bool) -> None:
-    begin = WITHOUT_TIMES.replace("FAILS", str(fails))
-    script = ON_ANOTHER.replace("import torch\n", begin).replace('"ended"', "len(waits)")
-    process, printed = recorded(tmp_path, script)
-    assert int(printed) > 1
-    assert (process.device, process.taken_steps, process.unseen) == ("meta", 40, None)
-
-
-def test_an_accelerator_without_a_clock_ends_no_script(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begin", ["import torch\n", WITHOUT_TIMES])
+def test_an_accelerator_without_a_clock_ends_no_script(tmp_path: Path, begin: str) -> None:
     """Nor does a first weight on the CPU, such as an offloaded embedding's, hide it."""
-    process, printed = recorded(tmp_path, ON_ANOTHER)
-    assert printed == "ended\n"
+    process, printed = recorded(tmp_path, ON_ANOTHER.replace("import torch\n", begin))
+    assert printed.endswith("ended\n")
     assert process.device == "meta"
     assert process.taken_steps == 40
     assert process.step_parts == {}  # which would be times until the device is given its work
-    assert process.unseen == "trains on meta with a torch that can't wait for it"  # nor are steps
+    assert process.unseen == "trains on meta with a torch that can't time it"  # nor are steps

@@ -7,11 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 import warm_python
 from watched_scripts import in_epochs
 
@@ -19,7 +17,6 @@ from photofinish.commands.ask import ask
 from photofinish.commands.ask_start import check_command
 from photofinish.commands.cli import main
 from photofinish.errors import UserError
-from photofinish.inside.device import Device
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.scripts import run_script
@@ -90,7 +87,8 @@ def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
 ) -> None:
     for name in ("1.jsonl", "2.jsonl"):
         lines = [{"kind": "has_torch", "value": True}]
-        lines += [{"kind": "unseen", "why": "captures steps"}] if name == trains else []
+        unseen = {"kind": "unseen", "why": "captures steps", "may_be_named": False}
+        lines += [unseen] if name == trains else []
         (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     watched = WatchedScript(tmp_path)
     watched.read()
@@ -148,21 +146,6 @@ sys.exit("failed")
     found = re.search(r"(\d+) bytes are there", refusal)
     assert found
     assert int(found[1]) < 100_000
-
-
-def test_nothing_waits_for_a_device_whose_graph_is_captured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    waits: list[Any] = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", waits.append)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    device = Device(torch.device("cuda:1"))
-    device.wait(0.0)
-    assert not waits
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    device.wait(0.0)
-    assert waits == [torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "nan", "inf", "many"])

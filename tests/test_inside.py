@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import warm_python
 from conftest import run_command
 from watched_scripts import figures_of
 
-from photofinish.inside.device import Device
 from photofinish.inside.line_file import LineFile
 from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
@@ -235,18 +233,3 @@ def test_a_processs_lines_are_no_program(tmp_path: Path) -> None:
         os.umask(before)
     (lines,) = tmp_path.iterdir()
     assert oct(lines.stat().st_mode & 0o777) == "0o666"
-
-
-def test_a_devices_events_are_kept_while_a_graph_is_captured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    device, captures = Device("cuda"), False
-    monkeypatch.setattr("torch.Event", Mock(return_value=Mock(elapsed_time=lambda _end: 3.0)))
-    monkeypatch.setattr("photofinish.inside.device.is_capturing", lambda: captures)
-    for _ in range(11):
-        device.begin_event()
-        device.period_ended()
-    captures = True
-    assert device.event_seconds() == []
-    captures = False
-    assert device.event_seconds() == [0.003]

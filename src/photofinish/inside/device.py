@@ -2,80 +2,133 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 try:
     import resource
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_IDLE_SECONDS, _IDLE_SHARE = 1e-3, 0.05
-"""Longest wait for a device that counts as idle, or its share of the time since `at`, by hand."""
-_SAMPLED = 11
-"""Every 11th period, by hand, is timed by events, as they cost microseconds."""
+_SAMPLE_SECONDS = 0.02
+"""Time between periods with events, by hand. An event costs microseconds."""
+_clock = time.perf_counter
+
+
+class _Block(NamedTuple):
+    """Block that the host ended."""
+
+    line: list[Any]
+    end: Any
+    """Event at its end, or None from within a capture."""
+    parts: list[tuple[Any, Any]]
+    """Events around what is computed between two waits for batches."""
+    periods: int
+    """Number of periods with such pairs."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if the device passed all events."""
+        return all(end.query() for end in (self.end, *(end for _, end in self.parts)) if end)
 
 
 class Device:
-    """Accelerator that holds an optimizer's weights. It is waited for at the end of a block."""
+    """Accelerator that holds an optimizer's weights. Its own clock ends blocks.
 
-    def __init__(self, device: Any) -> None:
-        self._device = device
-        self._begin: Any = None
-        self._pairs: list[tuple[Any, Any]] = []
-        self._periods = 0
+    Events are read once the device has passed them: a script that waits overlaps less.
+    """
 
-    def wait(self, at: float) -> float | None:
-        """Wait until the device is idle. Return the time then, or None if it was idle since `at`.
-
-        While a graph is captured, there is no waiting.
-        """
-        if is_capturing():
-            return None
-        asked_at = time.perf_counter()
+    def __init__(self, device: Any, add: Callable[[list[Any]], None]) -> None:
+        """Set the clock once the device is idle. Raise an error if it has none."""
         torch = sys.modules["torch"]
-        if hasattr(torch, "accelerator"):  # from torch 2.6 on
-            torch.accelerator.synchronize(self._device)
+        self._device, self._add = device, add
+        of_kind: Any = getattr(torch, device.type, None)
+        self._module: Any = getattr(torch, "accelerator", of_kind)  # from torch 2.6 on
+        if hasattr(torch, "Event"):  # from torch 2.5 on
+            self._new_event = functools.partial(torch.Event, device, enable_timing=True)
         else:
-            getattr(torch, self._device.type).synchronize()
-        now = time.perf_counter()
-        idle_seconds = max(_IDLE_SECONDS, _IDLE_SHARE * (asked_at - at))
-        return now if now - asked_at > idle_seconds else None
+            self._new_event = functools.partial(of_kind.Event, enable_timing=True)
+        begin, self._passed = self._recorded(), self._recorded()
+        self._module.synchronize(device)
+        begin.elapsed_time(self._passed)
+        self._passed_at = _clock()
+        """Time of the last event that ended a block and was passed."""
+        self._ended_at = 0.0
+        self._begin: Any = None
+        self._end: Any = None
+        self._parts: list[tuple[Any, Any]] = []
+        self._periods, self._sampled_at = 0, 0.0
+        self._is_sampled = self._is_over = False
+        self._blocks: list[_Block] = []
+        """Blocks whose end is unknown."""
 
-    def begin_event(self) -> None:
-        """Record an event where some periods begin to compute."""
-        if self._begin is None and self._periods % _SAMPLED == _SAMPLED // 2:
-            self._begin = self._event()
+    def batch_loaded(self) -> None:
+        """Record an event where a batch begins to compute."""
+        if self._is_sampled and self._begin is None:
+            self._begin = self._recorded()
 
-    def period_ended(self) -> None:
-        """Record an event if the period has one where it began."""
-        self._periods += 1
-        if self._begin is not None and (end := self._event()) is not None:
-            self._pairs.append((self._begin, end))
-        self._begin = None
+    def batch_awaited(self) -> None:
+        """Record an event where a batch was computed."""
+        begin, self._begin = self._begin, None
+        if begin is not None and (end := self._recorded()) is not None:
+            self._parts.append((begin, end))
+        if self._is_over:
+            self._periods += self._is_sampled
+            self._is_over = False
+            now = _clock()
+            self._is_sampled = now - self._sampled_at > _SAMPLE_SECONDS
+            if self._is_sampled:
+                self._sampled_at = now
 
-    def event_seconds(self) -> list[float]:
-        """Return the times of periods by events, after a wait, and forget them."""
+    def leave_out(self) -> None:
+        """Leave out a period with the recorder's own work."""
+        self._begin, self._is_sampled = None, False
+
+    def mark(self, *, ends_period: bool = False) -> None:
+        """Record an event where a block may end."""
+        self._end = self._recorded(self._end)
+        self._is_over = self._is_over or ends_period
+
+    def block_ended(self, line: list[Any]) -> None:
+        """Keep a line until its end is known."""
+        self._blocks.append(_Block(line, self._end, self._parts, self._periods))
+        self._end, self._parts, self._periods = None, [], 0
+        self.add_known(waits=not self._ended_at)  # idle at the first step
+
+    def add_known(self, *, waits: bool) -> None:
+        """Add the lines of blocks that the device has ended."""
         if is_capturing():
-            return []
-        pairs, self._pairs, self._begin = self._pairs, [], None
-        try:
-            return [begin.elapsed_time(end) / 1000 for begin, end in pairs]
-        except RuntimeError:  # of a device whose events have no times
-            return []
+            return
+        if waits:
+            self._module.synchronize(self._device)
+        while self._blocks and self._blocks[0].is_over:
+            line, end, parts, periods = self._blocks.pop(0)
+            line[0] = max(line[0], self._ended_at)
+            if end is not None:
+                # Both clocks drift, so the host's bounds the device's.
+                at = self._passed_at + _seconds(self._passed, end)
+                line[1] = min(max(line[1], at), _clock())
+                self._passed, self._passed_at = end, line[1]
+            line[1] = self._ended_at = max(line[0], line[1])
+            self._add([*line, sum(_seconds(*pair) for pair in parts), periods])
 
-    def _event(self) -> Any:
-        """Record an event and return it, or None without events or while a graph is captured."""
-        kind = getattr(sys.modules["torch"], "Event", None)  # from torch 2.5 on
-        if kind is None or is_capturing():
+    def _recorded(self, event: Any = None) -> Any:
+        """Record an event and return it, or None while a graph is captured."""
+        if is_capturing():
             return None
-        try:
-            event = kind(self._device, enable_timing=True)
-            event.record()
-        except RuntimeError:  # of a device that torch can wait for, without events
-            return None
+        event = event or self._new_event()
+        event.record(self._module.current_stream(self._device))
         return event
+
+
+def _seconds(begin: Any, end: Any) -> float:
+    try:
+        return float(begin.elapsed_time(end)) / 1000
+    except RuntimeError:  # on MPS, of two events at the same time
+        return 0.0
 
 
 def is_capturing() -> bool:

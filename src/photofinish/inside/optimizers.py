@@ -5,8 +5,6 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from .timed_batches import NAMED
-
 OFTEN = 20
 """Ratio of steps from which on an optimizer hardly ever steps, compared to another, by hand."""
 _MOST_OPTIMIZERS = 20
@@ -22,11 +20,6 @@ class Optimizers:
         self._gone: dict[Any, int] = {}
         """Numbers of the others, by their weights."""
         self._count = 0
-
-    @property
-    def has_only_named(self) -> bool:
-        """True if only the batches of a named loader count as steps."""
-        return NAMED in self.numbers and self._count == 1
 
     def add(self, key: Any) -> int:
         """Return the number of a new optimizer, or of the named loader."""
@@ -67,6 +60,8 @@ def main_optimizer(steps: list[int], named: int | None = None) -> int:
     """
     if len(steps) == 1:
         return 0
+    if named:  # replays of an optimizer's step
+        return named
     counts = [0 if number == named else count for number, count in enumerate(steps)]
     counts = counts if any(counts) else steps
     often = [number for number, count in enumerate(counts) if OFTEN * count >= max(counts) > 0]

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 VALIDATES, COUNTED = 1, 2
 """Flags of a block."""
-_BLOCK_SECONDS, _ACCELERATOR_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 0.25, 1.0
-"""Shortest length of a block, and the longest. An accelerator is waited for at its end."""
+_BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 1.0
+"""Shortest length of a block, and the longest."""
 _BLOCK_SHARE = 0.02
 """Share of the training so far that a block takes. To end a block takes 0.2 ms."""
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
@@ -61,12 +61,14 @@ class Recorder:
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
+        self._captured: list[Any] = []
+        """Weights of a captured optimizer."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
         self._first_step_at: float | None = None
         self._is_on_cpu = True
-        self._device: Device | None = None
+        self.device: Device | None = None
         self.is_attentive = True
         """True if each batch and step needs more than sums."""
         self._validations = self._forward_passes = 0
@@ -157,16 +159,17 @@ class Recorder:
             self._first_step.batch_loaded()
         if self._single_steps.counting is not None:
             self._single_steps.counting.add(batch)
-        if self._device is not None:
-            self._device.begin_event()
         self._note_seen()
 
     def named_batch_ended(self) -> None:
         """End a period of a script in which no optimizer's step was seen, such as in a graph."""
-        if self._first_step_at is None:
-            self._add_optimizer(NAMED, [])
-        if self._optimizers.has_only_named:
-            self._steps[0] += 1
+        number = self._optimizers.numbers.get(NAMED)
+        if number is None and (self._captured or self._first_step_at is None):
+            if self._captured:
+                self._single_steps.leave_uncounted("its steps are replays of a CUDA graph")
+            self._main = number = self._add_optimizer(NAMED, self._captured)
+        if number == self._main:
+            self._steps[number] += 1
             self._end_period(_clock())
 
     def _note_validation(self) -> None:
@@ -187,8 +190,6 @@ class Recorder:
         elif self.loader is None:
             self._making_seconds += _clock() - self._ended_at
             self._made += 1
-            if self._device is not None:
-                self._device.begin_event()
 
     def _note_seen(self) -> None:
         """Note how many batches and forward passes there were before the first step."""
@@ -219,6 +220,7 @@ class Recorder:
         number = self._optimizers.numbers.get(id(optimizer))
         if number is None or self.is_attentive:
             if is_capturing():
+                self._captured = weights_of(optimizer)
                 self.note_unseen("captures whole steps in CUDA graphs and replays them")
                 return
             if number is None:
@@ -245,25 +247,22 @@ class Recorder:
         return number
 
     def _add_optimizer(self, key: Any, weights: list[Any]) -> int:
-        had_only_named = self._optimizers.has_only_named
         number = self._optimizers.add(key)
-        if had_only_named:
+        if self._main == self._optimizers.numbers.get(NAMED):
             self._main = number
         self._steps.append(0)
         self._all_steps.append(0)
         device = next((each.device for each in weights if each.device.type != "cpu"), None)
         kind = device.type if device else "cpu"
         self._is_on_cpu = self._is_on_cpu and device is None
-        if device is not None and self._device is None:
+        if device is not None and self.device is None:
             try:
-                found = Device(device)
-                found.wait(_clock())
-                self._device = found
-            except Exception:  # noqa: BLE001  # of a device that torch.accelerator lacks
-                self.note_unseen(f"trains on {kind} with a torch that can't wait for it")
+                self.device = Device(device, self._lines.add)
+            except Exception:  # noqa: BLE001  # of a device without a clock
+                self.note_unseen(f"trains on {kind} with a torch that can't time it")
         if self._first_step_at is None:
             self._first_step_at = _clock()
-            self.is_attentive = self._device is not None
+            self.is_attentive = self.device is not None
             self._forget_forward()
             if self._lines.begin_training():
                 from multiprocessing.util import Finalize
@@ -286,8 +285,8 @@ class Recorder:
         if self.loader is None and now >= self._watches_at:
             self._watches_at = now + self._grown(now, _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS)
             self.watch_forward()
-        if self._device is not None:
-            self._device.period_ended()
+        if self.device is not None:
+            self.device.mark(ends_period=True)
         if now >= self._closes_at:
             self._end_block(now)
             if optimizer is not None:
@@ -300,13 +299,14 @@ class Recorder:
             self._end_block(self._ended_at)
 
     def _end_block(self, at: float) -> None:
-        """Add the line of a block, and begin another. Wait for an accelerator."""
-        if self._device is not None:
-            at = self._device.wait(at) or at
+        """Add the line of a block, and begin another."""
+        if self.device is not None and at != self._ended_at:
+            self.device.mark()
         if at > self._began_at:
             if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED
-            self._lines.add(self._sums(at))
+            add = self._lines.add if self.device is None else self.device.block_ended
+            add(self._sums(at))
             self._loaders.batches[self.loader] += self.batches
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
@@ -315,8 +315,7 @@ class Recorder:
         self._closes_at = 0.0
         single = self._single_steps
         if not single.watchers and (single.is_counted or sum(self._all_steps) > _LEAST_STEPS):
-            least = _BLOCK_SECONDS if self._device is None else _ACCELERATOR_SECONDS
-            self._closes_at = at + self._grown(at, least, _MOST_BLOCK_SECONDS)
+            self._closes_at = at + self._grown(at, _BLOCK_SECONDS, _MOST_BLOCK_SECONDS)
         self._lines.write_sometimes(at)
 
     def _grown(self, now: float, least: float, most: float) -> float:
@@ -324,7 +323,6 @@ class Recorder:
         return min(most, max(least, _BLOCK_SHARE * (now - (self._first_step_at or now))))
 
     def _sums(self, at: float) -> list[Any]:
-        on_device = self._device.event_seconds() if self._device else []
         return [
             self._began_at,
             at,
@@ -337,8 +335,6 @@ class Recorder:
             self._began_loader,
             self._quickest_seconds if self._periods else None,
             time.process_time() - self._began_cpu_seconds,
-            sum(on_device),
-            len(on_device),
         ]
 
     def _end_single_step(self) -> None:
@@ -354,15 +350,17 @@ class Recorder:
             version=self.torch_version,
             watches=self._is_on_cpu and not self._compiles,
         ):
-            self.is_attentive = self._device is not None or single.is_active
+            self.is_attentive = self.device is not None or single.is_active
             self._closes_at = 0.0 if single.is_active else self._closes_at
             if single.counting is not None:
                 self.watch_forward()
+            if self.device is not None:
+                self.device.leave_out()
             self._begin_block(_clock())
 
     def note_unseen(self, why: str) -> None:
         """Note why the script takes steps that no hook sees."""
-        self._note(kind="unseen", why=why)
+        self._note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
 
     @functools.lru_cache  # noqa: B019  # there is one recorder
     def note_autocast(self, dtype: str) -> None:
@@ -381,6 +379,8 @@ class Recorder:
             self._end_run()
             if any(self._steps):  # of an optimizer that ends no period
                 self._end_block(self._stepped_at)
+            if self.device is not None:
+                self.device.add_known(waits=True)
             self._lines.add_memory()
         self._note(kind="failure", value=failure())
         self._note(kind="end", at=_clock())

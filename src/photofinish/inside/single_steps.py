@@ -69,7 +69,7 @@ class SingleSteps:
             return False
         if is_in_backward():
             if not self.is_active:
-                self._leave_uncounted("an optimizer steps in the backward pass, before its end")
+                self.leave_uncounted("an optimizer steps in the backward pass, before its end")
             return False
         if self.watchers:
             return self._watch(self.watchers[0])
@@ -80,17 +80,17 @@ class SingleSteps:
                 self._begin_counting(version, compiles=compiles)
         except Exception as error:  # noqa: BLE001  # of hooks and modes that the script has, too
             self.counting = None
-            self._leave_uncounted(f"counting its operations fails: {error}")
+            self.leave_uncounted(f"counting its operations fails: {error}")
         return True
 
-    def _leave_uncounted(self, why: str) -> None:
+    def leave_uncounted(self, why: str) -> None:
         self.is_counted = True
         self._note(kind="uncounted", value=why)
 
     def _begin_counting(self, version: tuple[int, ...], *, compiles: bool) -> None:
         if version < (2, 6) and (compiles or version < (2, 2)):
             why = "operations are counted from torch 2.2 on, and compiled ones from torch 2.6 on"
-            self._leave_uncounted(why)
+            self.leave_uncounted(why)
             return
         from .script_step import ScriptStep
 

@@ -44,6 +44,9 @@ class TimedBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         recorder, asked_at = self._recorder, _clock()
+        device = recorder.device
+        if device is not None:
+            device.batch_awaited()
         try:
             batch = _loaded(next, self._iterator)
         except StopIteration:
@@ -53,6 +56,8 @@ class TimedBatches(Iterator[Any]):
         recorder.batches += 1
         if recorder.is_attentive or recorder.loader != self._number:
             recorder.batch_loaded(self._number, batch)
+        if device is not None:
+            device.batch_loaded()
         return batch
 
     def __len__(self) -> int:

@@ -290,7 +290,7 @@ def _follow(
         except subprocess.TimeoutExpired:
             sample.read()
         now, trained = _clock(), sample.process or Process()
-        if trained.unseen:
+        if trained.unseen and not trained.may_be_named:
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:

@@ -40,8 +40,8 @@ class _Run:
     began_loader: int | None
     quickest_seconds: float | None
     cpu_seconds: float
-    device_seconds: float
-    device_steps: int
+    device_seconds: float = 0.0
+    device_steps: int = 0
     seconds: float = 0.0
     """Time of the blocks. The recorder's own work lies between them."""
 
@@ -208,6 +208,10 @@ class Figures:
         return [self._steady] if self._steady else []
 
     @cached_property
+    def _all_steady(self) -> _Run:
+        return reduce(add, (run for _, run in self._steady))
+
+    @cached_property
     def _usual(self) -> list[_Run]:
         """Up to ten consecutive parts, without a slower first epoch."""
         return [run for _, run in _in_parts(self._groups[-1])] if self._groups else []
@@ -241,10 +245,11 @@ class Figures:
         if self._is_on_cpu:
             # Without a loader, the script's code makes the batch before its first module begins.
             return run.waiting_seconds if self.loader is not None else run.making_seconds or 0.0
-        if self.loader is None or not run.device_steps:
+        timed = run if run.device_steps else self._all_steady
+        if self.loader is None or not timed.device_steps:
             return None
         host_seconds = max(0.0, run.seconds - run.waiting_seconds) / run.steps
-        device_seconds = run.device_seconds / run.device_steps
+        device_seconds = timed.device_seconds / timed.device_steps
         # Events time the current stream only. A step on another stream appears shorter.
         step_seconds = device_seconds if device_seconds > host_seconds / 2 else host_seconds
         return min(run.waiting_seconds, max(0.0, run.seconds - run.steps * step_seconds))

@@ -145,6 +145,8 @@ class Process:
         """Time of the first of them."""
         self.unseen: str | None = None
         """Reason why the script takes steps that no hook sees."""
+        self.may_be_named = False
+        """True if a loader that the script names may count them."""
         self.uncounted: str | None = None
         """Reason why no step's operations were counted, other than too few steps."""
         self.failure: Failure | None = None
@@ -164,6 +166,7 @@ class Process:
         if kind == "optimizer":
             if line["is_named"]:
                 self.named = len(self.steps)
+                self.unseen = self.unseen if line["device"] == "cpu" else None
             self.steps.append(0)
             self.device = line["device"] if self.device == "cpu" else self.device
         elif kind == "loader":
@@ -178,7 +181,7 @@ class Process:
         elif kind == "seen":
             self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
         elif kind == "unseen" and self.named is None:
-            self.unseen = line["why"]
+            self.unseen, self.may_be_named = line["why"], line["may_be_named"]
         elif kind == "failure":
             self.failure = Failure(**line["value"]) if line["value"] else None
         elif kind in _FIELDS:
@@ -294,6 +297,8 @@ class Process:
     @property
     def _mains(self) -> list[int]:
         """Main optimizer of each training, but of those with hardly any steps, in their order."""
+        if self.named:  # replays of an optimizer's step
+            return [self.named]
         mains = []
         for numbers in trainings(self._blocks):
             named = numbers.index(self.named) if self.named in numbers else None
@@ -305,7 +310,7 @@ class Process:
 
     def figures(self) -> Figures | None:
         """Return the figures of a step, or None before a step could be timed."""
-        if not self.taken_steps:
+        if not any(self.steps[main] for main in self._mains):
             return None
         named = next((number for number, each in self.loaders.items() if each.is_named), None)
         figures = Figures(merged(self._blocks, self._mains), named, is_on_cpu=self.device == "cpu")
