@@ -225,12 +225,11 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
-    from result_files import Missing
+    from result_files import Missing, whole_epoch
 
     from photofinish.answer.result import Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
     from photofinish.results.job_times import Timings
-    from photofinish.results.timed_parts import TimedPart
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -272,10 +271,10 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             weights_sha256="b" * 64,
         )
         steps, every = 600 / experiment.batch_size, [*epoch_seconds, *chain(*repeats)]
-        part = TimedPart(seconds=float(np.median(every)), steps=steps, epoch=0, holds="epoch")
-        if attribution and device == "cpu":
-            waiting_seconds = steps * attribution.parts.median_seconds["waiting_seconds"]
-            part = part.model_copy(update={"waiting_seconds": waiting_seconds})
+        parts = attribution.parts.median_seconds if attribution and device == "cpu" else {}
+        part = whole_epoch(
+            float(np.median(every)), steps, steps * parts.get("waiting_seconds", 0.0)
+        )
         timings = Timings(
             host=cpu_host,
             host_name="workbench",

@@ -25,6 +25,7 @@ from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_ti
 from photofinish.results.measured import MEASURED_FOLDER, Measured, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
+from photofinish.results.timed_parts import TimedPart
 
 BUSY = LoadWindow(
     wall_seconds=10.0,
@@ -139,6 +140,14 @@ def pair_of(
     runs = [run.trained if isinstance(run, Result) else run for run in (cpu, gpu)]
     (pair,) = paired([run for run in runs if run], settings)
     return pair
+
+
+def whole_epoch(seconds: float, steps: float, waiting_seconds: float = 0.0) -> TimedPart:
+    """Make up an epoch, timed as one part, which waited so long for its batches."""
+    holds: Any = "epoch"
+    return TimedPart(
+        seconds=seconds, steps=steps, epoch=0, holds=holds, waiting_seconds=waiting_seconds
+    )
 
 
 def in_turns(base_seconds: float, changed_seconds: float) -> measurements.InTurns:

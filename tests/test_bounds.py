@@ -18,6 +18,7 @@ from result_files import (
     resident_tried,
     text_of,
     trained,
+    whole_epoch,
 )
 
 from photofinish.answer.bounds import speedup_bounds
@@ -109,13 +110,7 @@ def test_workers_that_hide_loading_still_load_as_long_as_when_they_were_tried(on
 
 def parts_of(epoch_seconds: float, waiting: float = 0.09) -> dict[str, Any]:
     """Return `measure`'s parts of such epochs."""
-    part = TimedPart(
-        seconds=epoch_seconds,
-        steps=STEPS,
-        epoch=0,
-        holds="steps",
-        waiting_seconds=STEPS * waiting,
-    )
+    part = whole_epoch(epoch_seconds, STEPS, STEPS * waiting)
     return {"parts": (part,) * 3, "epoch_steps": STEPS}
 
 
@@ -189,9 +184,7 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
 
     def part(run: float) -> TimedPart:
         seconds = loading(run)
-        return TimedPart(
-            seconds=seconds + 0.01 * run, steps=1, epoch=0, holds="steps", waiting_seconds=seconds
-        )
+        return whole_epoch(seconds + 0.01 * run, 1, seconds)
 
     for _ in range(200):
         measured, here = np.exp(random.normal(0, 0.07, 2))

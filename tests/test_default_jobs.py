@@ -14,6 +14,7 @@ from result_files import (
     paired,
     resident_tried,
     trained,
+    whole_epoch,
     with_record,
     with_timings,
 )
@@ -24,7 +25,6 @@ from photofinish.config.loader import Params, read_params
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import Operations, SteadyState, StepParts
 from photofinish.results.references import Reference, read_references
-from photofinish.results.timed_parts import TimedPart
 
 ANSWERS = {
     "digits-linear": ("No", "any GPU", "start-up"),
@@ -116,6 +116,8 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
     passes_seconds = sum(each.training_seconds + each.validation_seconds for each in epochs_done)
     step_seconds = tuple(part / speed for part in given.parts)
     whole_step = sum(step_seconds)
+    steps = given.images / 128
+    waited_seconds = steps * given.batch_seconds / speed
     names = ("forward_seconds", "backward_seconds", "optimizer_seconds")
     parts = dict(zip(names, step_seconds, strict=True))
     parts |= {"waiting_seconds": given.batch_seconds / speed, "copying_seconds": 0.0}
@@ -138,17 +140,8 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
         steps_per_epoch=-(-given.images // 128),
         operations=given.operations(),
         attribution=attribution,
-        parts=tuple(
-            TimedPart(
-                seconds=each,
-                steps=given.images / 128,
-                epoch=epoch,
-                holds="epoch",
-                waiting_seconds=given.images / 128 * given.batch_seconds / speed,
-            )
-            for epoch, each in enumerate(seconds)
-        ),
-        epoch_steps=given.images / 128,
+        parts=tuple(whole_epoch(each, steps, waited_seconds) for each in seconds),
+        epoch_steps=steps,
         steady_state=SteadyState(steps_per_sample=1, sample_seconds=(whole_step,) * 3),
         loader=resident_tried(whole_step + given.batch_seconds / speed, whole_step)
         if experiment.input.name == "loader"

@@ -17,6 +17,7 @@ from result_files import (
     pair_of,
     text_of,
     trained,
+    whole_epoch,
     with_record,
     with_timings,
 )
@@ -120,14 +121,8 @@ def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_tim
 def test_an_idle_machines_epoch_has_its_loading(
     on_cpu: Any, waiting_seconds: float, cpu_seconds: float, milliseconds: float
 ) -> None:
-    part = TimedPart(
-        seconds=3.8,
-        steps=38,
-        epoch=0,
-        holds="epoch",
-        waiting_seconds=38 * waiting_seconds,
-        waiting_cpu_seconds=38 * cpu_seconds,
-    )
+    part = whole_epoch(3.8, 38, 38 * waiting_seconds)
+    part = part.model_copy(update={"waiting_cpu_seconds": 38 * cpu_seconds})
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
     run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
     assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)

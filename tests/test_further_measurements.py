@@ -56,9 +56,7 @@ def take_first_step(network: nn.Module, batch: Batch, precision: str = "fp32") -
         (1e-3, 1.0, 10, 5),  # a short training has a twentieth of a second
         (1e-3, 10.0, 10, 20),  # 2 % of it
         (0.08, 1000.0, 6, 1),  # half a second
-        (0.33, 100.0, 5, 1),  # slow, but 2 % of the training are enough for an interval
-        (0.33, 10.0, 3, 1),  # as many as a second holds
-        (1.5, 10.0, 1, 1),
+        (0.33, 10.0, 5, 1),  # slow steps: enough for an interval
     ],
 )
 def test_steps_are_sampled_within_the_allowed_time(

@@ -11,13 +11,20 @@ from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import STEP, made_up_attribution, pair_of, trained, with_record, with_timings
+from result_files import (
+    STEP,
+    made_up_attribution,
+    pair_of,
+    trained,
+    whole_epoch,
+    with_record,
+    with_timings,
+)
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
 from photofinish.config.compare import Comparing
 from photofinish.results.measurements import Operations
-from photofinish.results.timed_parts import TimedPart
 
 IMAGES = 50_000
 LINEAR = STEP.model_copy(
@@ -55,13 +62,7 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
         loader = {"name": "loader", "workers": 0}
         given = {"epochs": epochs, "batch_size": operations.images, "input": loader}
         cpu = with_record(cpu, experiment=make_experiment(**given | settings))
-        part = TimedPart(
-            seconds=epoch_seconds,
-            steps=steps,
-            epoch=0,
-            holds="epoch",
-            waiting_seconds=steps * batch_seconds,
-        )
+        part = whole_epoch(epoch_seconds, steps, steps * batch_seconds)
         timed = {"parts": (part,), "epoch_steps": steps, "training_image_count": IMAGES}
         cpu = with_timings(cpu, operations=operations, **timed)
         return pair_of(cpu, settings=Comparing(accelerators=("T4",)))

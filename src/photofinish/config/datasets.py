@@ -1,4 +1,4 @@
-"""Settings of data sets: where samples come from, and how they are prepared and divided."""
+"""Settings of data sets: sources, preparation and division."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _one_or_more(value: Any) -> Any:
 
 
 Decode = Literal["once", "each_epoch"]
-"""When samples are read: once by `split`, which packs them, or by the loader in each epoch."""
+"""When samples are read: by `split`, or by the loader in each epoch."""
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
 SideLengths = Annotated[tuple[int, int], BeforeValidator(_check_side_lengths)]
 # Pixels are scaled to 0..1: with 58.4 instead of 0.229, all images would be almost equal.

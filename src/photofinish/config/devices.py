@@ -1,4 +1,4 @@
-"""Settings of the devices that `train-cpu` and `train-gpu` run on, and their prices and limits."""
+"""Settings of the devices, with their prices and limits."""
 
 from __future__ import annotations
 

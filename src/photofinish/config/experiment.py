@@ -45,7 +45,7 @@ BLOCKS: dict[str, Namespace | None] = {
     "schedule": SCHEDULES,
     "batch_transform": TRANSFORMS,
 }
-"""Settings that are mappings, merged with the defaults, and the namespace of their names."""
+"""Mappings that are merged with the defaults, and their namespace."""
 BALANCED = "balanced"
 
 
@@ -79,7 +79,7 @@ class _PytorchClass(_PytorchCode):
 
 
 class Optimizer(_PytorchClass):
-    """Optimizer of torch.optim, or a custom function of the network that returns an optimizer."""
+    """Optimizer of torch.optim, or a custom function of the network."""
 
     namespace: ClassVar[Namespace] = OPTIMIZERS
     lr: PositiveFloat | None = None
@@ -124,7 +124,7 @@ class Schedule(_PytorchClass):
 
     @property
     def depends_on_epochs(self) -> bool:
-        """Return True if the number of epochs decides the rates, as it may in a custom schedule."""
+        """Return True if the number of epochs may decide the rates."""
         if self.name == CONSTANT:
             return False
         takes = None if self.is_custom else self.reference.takes()
@@ -323,7 +323,7 @@ _MEASURED_EPOCHS = 2
 
 
 def on_cpu(experiment: Experiment) -> Experiment:
-    """Return an experiment with the defaults of the settings that only accelerators read."""
+    """Return an experiment without the settings of accelerators alone."""
     changes: dict[str, Any] = {"cuda_graphs": "auto"}
     if isinstance(experiment.input, LoaderInput):
         unpinned = {"pin_memory": False, "non_blocking": False}

@@ -1,4 +1,4 @@
-"""Load params.yaml, merge the defaults into each experiment and report all problems at once."""
+"""Load params.yaml, and report all its problems at once."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class _Loader:
         return experiment
 
     def _validated(self, schema: Any, name: str) -> Any:
-        """Return a section's settings. If it has problems, report them and return the defaults."""
+        """Return a section's settings, or the defaults if it has problems."""
         value, problems = _validate(schema, self._document.get(name) or {})
         self.report(*problems, below=(name,))
         return value or schema()

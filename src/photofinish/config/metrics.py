@@ -1,4 +1,4 @@
-"""Settings of the metrics that `evaluate` adds, and of early stopping, which may follow one."""
+"""Settings of the metrics that `evaluate` adds, and of early stopping."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ MONITORED: dict[str, Literal["min", "max"]] = {
     "validation_loss": "min",
     "validation_accuracy": "max",
 }
-"""Values that early stopping may follow without a metric, with the direction of improvement."""
+"""Values that early stopping follows without a metric, and the better end."""
 
 
 class EarlyStopping(Settings):

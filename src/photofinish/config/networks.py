@@ -98,10 +98,10 @@ class TorchvisionModel(_Network):
 
 
 class CustomModel(_Network, CustomCode):
-    """Custom class or function that returns an nn.Module, or a network such as `timm:resnet18`."""
+    """Custom class or function, or a network such as `timm:resnet18`."""
 
     output: int | str | None = None
-    """Part of its outputs that counts: a place in a tuple, or a name in a dict or dataclass."""
+    """Part of its outputs that counts: a place or a name."""
 
 
 _BuiltIn = Annotated[

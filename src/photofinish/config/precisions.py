@@ -75,5 +75,5 @@ else:
 
 
 def curve_tolerance(*precisions: str) -> float:
-    """Return the largest difference of two curves that is rounding, in the coarsest precision."""
+    """Return the largest difference of two curves that is rounding."""
     return max(PRECISIONS[precision].curve_tolerance for precision in precisions)

@@ -78,6 +78,6 @@ GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
 def may_be_fused(arguments: Mapping[str, Any]) -> bool:
-    """Return True unless an optimizer's arguments select another implementation than fused."""
+    """Return True unless an optimizer's arguments refuse fused steps."""
     others = ("foreach", "differentiable")
     return bool(arguments.get("fused", True)) and not any(map(arguments.get, others))

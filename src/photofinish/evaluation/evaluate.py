@@ -1,4 +1,4 @@
-"""Evaluation of an experiment: each device's network on the test samples, on the CPU."""
+"""Evaluation of each device's network on the test samples."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def evaluate(
 def _with_one_main_score(
     devices: dict[records.DeviceLabel, records.DeviceEvaluation],
 ) -> dict[records.DeviceLabel, records.DeviceEvaluation]:
-    """Return the scores with a main one that all networks have, as a metric may be no number."""
+    """Return the scores with a main one that all networks have."""
     networks = [each for scores in devices.values() for each in (scores, *scores.seeds)]
     mains = [*dict.fromkeys(each.main for each in networks), "test_loss"]
     update = {"main": next(main for main in mains if all(main in each.values for each in networks))}

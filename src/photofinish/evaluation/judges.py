@@ -1,4 +1,4 @@
-"""Judges, which score a network's outputs on the test samples: a class for each kind of targets."""
+"""Judges of a network's outputs, a class for each kind of targets."""
 
 from __future__ import annotations
 

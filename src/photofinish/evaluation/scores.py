@@ -58,7 +58,7 @@ def scores_of_labels(
 def _scores_of_each(
     actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
 ) -> tuple[float, dict[str, records.ClassScores]]:
-    """Return the mean F1 of the classes that occur, and the scores of each, 0 where undefined."""
+    """Return the mean F1 of the classes that occur, and each one's scores."""
     columns = sklearn_metrics.precision_recall_fscore_support(
         actual, predicted, labels=labels, zero_division=np.nan
     )

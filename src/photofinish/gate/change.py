@@ -18,7 +18,7 @@ _ALARM_STARTS = 4
 Beside other programs, two pairs at equal speed agreed on 1.3 to 1.4 times in 2 of 55 comparisons.
 """
 _LEAST_DEVIATION = 0.03
-"""Least standard deviation of the pairs' log ratios, by hand. Two pairs may agree by chance."""
+"""Least deviation of log ratios, by hand: pairs agree by chance."""
 _ERRORS = 3.0
 """Half of an interval, in standard errors: benchmarks/gate_noise.py has its false alarms."""
 
@@ -127,7 +127,7 @@ def _comparable(turns: list[Turn], others: list[Turn]) -> list[tuple[Turn, Turn]
 
 
 def _steps_to_difference(turns: list[Turn], others: list[Turn]) -> int | None:
-    """Return the number of steps up to the end of the first turn whose losses differ, or None."""
+    """Return the steps until a turn's losses differ, or None."""
     steps = 0
     for one, other in _comparable(turns, others):
         steps += one.steps

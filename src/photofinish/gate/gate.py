@@ -62,7 +62,7 @@ def check(changes: dict[str, Change], *, same_losses: bool) -> None:
 
 
 def _changes(before: Checkout, now: Checkout, allowed: float) -> dict[str, Change]:
-    """Compare trainings that both sides have, on the data of `now`. Leave out unchanged ones."""
+    """Compare changed trainings that both sides have, on the data of `now`."""
     changes = {}
     for training in _comparable(before, now):
         change = _compare(training, before, now, allowed)

@@ -37,10 +37,7 @@ _BLOCK_SHARE = 0.02
 _LEAST_STEPS, _LEAST_SECONDS = 12, 5.0
 """Steps or seconds before a step is counted, by hand. By then, its state and memory exist."""
 _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS = 0.02, 0.1
-"""Time between periods with hooks of modules, if there is no loader. A hook takes 0.1 ms.
-
-It grows as blocks do.
-"""
+"""Time between periods with hooks of modules, without a loader. It grows as blocks do."""
 _clock = time.perf_counter
 
 
@@ -51,8 +48,6 @@ class Recorder:
         self._lines = LineFile(folder)
         self._note = self._lines.note
         self._forward_hook: Any = None
-        self._torch: Any = None
-        """Module torch, once the script has imported it."""
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
         self._loaders = Loaders(self._note)
@@ -77,9 +72,8 @@ class Recorder:
         """Number of periods with validation, and of forward passes before the first step."""
         self._validations_before = 0
         """Number of periods with validation before the step that is counted."""
-        self._watches_at = 0.0
         self._single_steps = SingleSteps(self._note)
-        self._closes_at = 0.0
+        self._watches_at = self._closes_at = 0.0
         self._begin_block(_clock())
         atexit.register(self._ended)
 
@@ -109,16 +103,13 @@ class Recorder:
         if self.torch_version < (2, 0):  # its optimizers have no hooks
             self.note_unseen("uses a torch before 2.0")
             return
+        from .by_hand import watch_gradients
+        from .first_values import FirstValues
         from .patches import watch_torch
 
         watch_torch(self)
-        self._torch = torch
         self.watch_forward()
-        from .first_values import FirstValues
-
         self._first_step = FirstValues(self._note)
-        from .by_hand import watch_gradients
-
         watch_gradients(self, self._first_step)
 
     def compiles(self) -> None:
@@ -194,7 +185,7 @@ class Recorder:
             self._note_seen()
         else:
             self._forget_forward()
-        if not (module.training and self._torch.is_grad_enabled()):
+        if not (module.training and sys.modules["torch"].is_grad_enabled()):
             self._note_validation()
         elif self.loader is None and self._main != self._optimizers.numbers.get(NAMED):
             self._making_seconds += _clock() - self._ended_at
@@ -215,8 +206,8 @@ class Recorder:
 
     def watch_forward(self) -> None:
         """Watch the next forward pass."""
-        if self._forward_hook is None and not self._compiles and self._torch is not None:
-            register = self._torch.nn.modules.module.register_module_forward_pre_hook
+        if self._forward_hook is None and not self._compiles and "torch" in sys.modules:
+            register = sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook
             self._forward_hook = register(self._module_begins)
 
     def _forget_forward(self) -> None:

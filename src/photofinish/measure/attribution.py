@@ -163,16 +163,11 @@ class SamplePlan:
 
 
 def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
-    """Plan samples that take 2 % of the training's time, and at most half a second.
-
-    Slow steps may take a second, to get enough samples for an interval.
-    """
-    share_seconds = _SAMPLES_SHARE * training_seconds
-    steps = int(min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, share_seconds)) / step_seconds)
-    if steps >= _SAMPLES:
-        return SamplePlan(_SAMPLES, min(_MOST_STEPS_PER_SAMPLE, steps // _SAMPLES))
-    slow_steps = int(max(_MOST_SECONDS, share_seconds) / step_seconds)
-    return SamplePlan(max(1, steps, min(_LEAST_SAMPLES, slow_steps)), 1)
+    """Plan samples that take 2 % of the training's time, and at most half a second if possible."""
+    seconds = min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
+    steps = int(seconds / step_seconds)
+    samples = min(_SAMPLES, max(_LEAST_SAMPLES, steps))
+    return SamplePlan(samples, min(_MOST_STEPS_PER_SAMPLE, max(1, steps // samples)))
 
 
 def measure_steps(trainer: Trainer, plan: SamplePlan, *other_images: int) -> list[SteadyState]:

@@ -1,4 +1,4 @@
-"""Checks of params.yaml that read other files of this machine: data, scripts and custom code."""
+"""Checks of params.yaml that read data, scripts and custom code."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
-    """Yield problems in the arguments of custom code in params.yaml, as far as its source shows."""
+    """Yield problems in the arguments of custom code."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():

@@ -65,7 +65,7 @@ def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden, compiled and the pipeline's own files."""
+    """Yield a folder's files, but hidden, compiled and the pipeline's."""
     here = Path.cwd(), project_root()
     made = tuple(os.path.relpath(root / each, folder) + os.sep for root in here for each in _MADE)
     for name in files_below(folder):

@@ -33,7 +33,7 @@ _BY_NAME = {
     "photofinish.tracking.client": "photofinish.tracking.mlflow_worker",
     "photofinish.data.sources": "photofinish.data.*_source",
 }
-"""Modules that a module runs or imports by name, which import statements do not show."""
+"""Modules that a module runs or imports by name."""
 # Text is searched, because parsing all files takes half a second at each `dvc repro`.
 _IMPORT = re.compile(r"^ *(?:from|import) (photofinish[\w.]*)(?: import (\([^)]*\)|.*))?", re.M)
 _FOR_TYPES = re.compile(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", re.M)
@@ -61,7 +61,7 @@ def module_code(module: str) -> StageCode:
 
 
 def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
-    """Return the sha256 of these modules' files, and of all files that they import and read."""
+    """Return the sha256 of modules, and of what they import and read."""
     files, seen, remaining = set(), set(), [*modules]
     while remaining:
         module = remaining.pop()
@@ -88,7 +88,7 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(file: Path) -> list[str]:
-    """Return the modules and names of photofinish that a file imports, also within functions."""
+    """Return the modules and names of photofinish that a file imports."""
     modules = []
     text = file.read_text(encoding="utf-8").replace(
         "from .", f"from photofinish.{file.parent.name}."

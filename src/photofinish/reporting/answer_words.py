@@ -43,7 +43,7 @@ MOST_OF_IT = 0.5
 
 
 def answer_text(pair: Comparison, decision: Decision) -> str:
-    """Return the first line: the phrase, the times here and there, and what they depend on."""
+    """Return the first line: a phrase, and the times here and there."""
     worth = decision.worth
     if pair.cpu.timings.is_bound and worth.is_yes and worth.interval:
         return _only_a_gpu(pair, decision)
@@ -112,7 +112,7 @@ def gpu_words(worth: Worth) -> str:
 
 
 def cost_text(gpu: Candidate) -> str:
-    """Return what a job costs on a GPU, with the GPUs that are paid for, or an empty text."""
+    """Return what a job costs on a GPU, or an empty text."""
     if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
@@ -346,7 +346,7 @@ def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:
 def legend(
     answers: Sequence[tuple[Comparison, Decision]], texts: Sequence[str], *, is_asked: bool
 ) -> list[str]:
-    """Return what is true of several answers: a busy machine, renting, marks, unchecked models."""
+    """Return what is true of several answers, such as a busy machine."""
     busy = [pair for pair, _ in answers if any(run.timings.busy for run in pair.trained)]
     lines = []
     if any(not model_text(pair) for pair, _ in answers):

@@ -32,7 +32,7 @@ class Answers(Record):
     reasons: tuple[str, ...]
     """Sentences why no GPU trained, and which were measured elsewhere."""
     legend: tuple[str, ...]
-    """Legend of all answers' lines: limits of renting, marks, and a model that all share."""
+    """Legend of all answers' lines, such as marks."""
     overview: tuple[dict[str, str], ...]
     """A row for each job, as the page shows it."""
 

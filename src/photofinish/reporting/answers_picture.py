@@ -1,4 +1,4 @@
-"""Pictures of all answers: each job's time here and on the GPU of its answer, and a heat map."""
+"""Pictures of all answers: each job's times, and a heat map."""
 
 from __future__ import annotations
 

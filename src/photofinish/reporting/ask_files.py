@@ -1,4 +1,4 @@
-"""Answers of `photofinish ask` as files: JSON in the shape of report/answers.json, and a page."""
+"""Answers of `photofinish ask` as files: JSON and a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of `photofinish ask` as text: two lines, bars of this CPU and of GPUs, and a step."""
+"""Answers of `photofinish ask` as text, with bars of times and of a step."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def cause(found: Diagnosis) -> str:
 
 
 def bound_share(pair: Comparison) -> float:
-    """Return the share of loading or of start-up that stays on the CPU, whichever limits a GPU."""
+    """Return the share that stays on the CPU: of loading, or of start-up."""
     epoch, job = pair.bounds.epoch, pair.bounds.job
     if epoch and loads_longer_than_it_starts(pair):
         return min(1.0, epoch.measured_seconds / epoch.whole_seconds)
@@ -59,7 +59,7 @@ def bound_share(pair: Comparison) -> float:
 
 
 def short_cause(pair: Comparison, device: DeviceLabel) -> str:
-    """Return the share that takes most of a job's time, `92% of each step is compute`, or ""."""
+    """Return what takes most of a job's time, or ""."""
     diagnoses = pair.diagnoses[device]
     text = _share(diagnoses[0]) if diagnoses else ""
     return say("likely share", cause=text) if text and diagnoses[0].likely else text
@@ -97,7 +97,7 @@ def advice(found: Diagnosis) -> str:
 
 
 def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
-    """Return the line of params.yaml, with a key such as `optimizer.lr`, or the experiment's."""
+    """Return the line of params.yaml, without the experiment's name."""
     settings = {
         key.removeprefix(f"experiments.{experiment}."): value
         for key, value in remedy.settings.items()

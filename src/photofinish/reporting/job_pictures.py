@@ -50,7 +50,7 @@ _HEIGHT = 1.95
 _MOST_MARKED_EPOCHS = 30
 _MOST_GPUS = 8
 _LEAST_APART = 1.1
-"""Smallest ratio of the times on two GPUs between which a picture helps to choose, by hand."""
+"""Smallest ratio of two GPUs' times that a picture shows, by hand."""
 _NAME_WIDTH, _NAME_HEIGHT = 75, 9
 """Size of a GPU's name, in points."""
 
@@ -150,7 +150,7 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
 
 
 def _marked(gpu: Candidate) -> str:
-    """Return the name, with the mark of a record or of a doubtful memory, and a machine's GPUs."""
+    """Return the name with its marks, and a machine's GPUs."""
     name = gpu.name
     if gpu.basis == "recorded":
         name += "*"

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from photofinish.reporting.templates import NOTHING
 
 Table = list[dict[str, str]]
-"""Rows of a table, each a dictionary of cells by heading. All rows have equal headings."""
+"""Rows of a table, each with its cells by heading."""
 VERDICT = "verdict"
 """Heading of the phrases that name what to do, which are coloured."""
 _NUMBER = re.compile(r"-?[\d,]*\.?\d+( ?(µs|ms|s|min|h|%|x))?( \([\d.]+%\))?")
@@ -42,7 +42,7 @@ def kind(phrase: str) -> str:
 
 
 def number_columns(table: Sequence[dict[str, str]]) -> set[str]:
-    """Return the headings of columns of numbers. These are flush right and sorted by value."""
+    """Return the headings of numbers, which are flush right."""
     numeric = set()
     for heading in table[0]:
         cells = [row[heading] for row in table if row[heading] != NOTHING]

@@ -76,7 +76,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
-    """Return the answers as a table with their evidence in a fold, as a comment on GitHub."""
+    """Return the answers as a comment on GitHub, with evidence in a fold."""
     heading = answers.overview[0]
     lines = ["# photofinish", "", markdown_text(answers.summary), "", _markdown_row(heading)]
     lines.append(_markdown_row(["---"] * len(heading)))
@@ -127,7 +127,7 @@ def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
 
 
 def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
-    """Return the results of experiments, since scripts have no history and no predictions."""
+    """Return the results of experiments: scripts have no history."""
     return [run.trained for pair in pairs for run in pair.trained if run.trained]
 
 

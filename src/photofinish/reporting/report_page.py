@@ -48,7 +48,7 @@ class Details:
 
     verdict: Verdict
     remedies: list[tuple[str, str, str]]
-    """Suggestions, each as line of params.yaml, predicted gain, and commands to try the line."""
+    """Suggestions, each with its gain and the commands to try it."""
     tables: list[tuple[str, Table, str]]
     """Title, table and note."""
     pictures: list[Picture]
@@ -120,7 +120,7 @@ def _answers(pairs: Sequence[Comparison], verdicts: list[Verdict], *, is_asked: 
 
 
 def _reasons(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> list[str]:
-    """Return the different reasons why no GPU trained, and which were recorded elsewhere."""
+    """Return why no GPU trained, and which were recorded elsewhere."""
     reasons = []
     for pair, each in zip(pairs, verdicts, strict=True):
         why = pair.why_no_gpu or ""

@@ -28,7 +28,7 @@ _FORMATS: dict[str, Callable[[Any], str]] = {
     "points": _points,
     "cap": lambda text: f"{text[0].upper()}{text[1:]}",
 }
-"""Formats of a template's fields, in addition to Python's and `n NOUN`, which counts."""
+"""Formats of fields beside Python's and `n NOUN`, which counts."""
 
 
 class _Writer(Formatter):
@@ -47,7 +47,7 @@ _OPTIONAL = re.compile(r"\[(.*?)\]")
 
 
 def say(template: str, **values: Any) -> str:
-    """Return a sentence or a part of one: a template, filled by values and their attributes."""
+    """Return a template, filled by values and their attributes."""
 
     def part(match: re.Match[str]) -> str:
         names = [name for _, name, _, _ in _WRITER.parse(match[1]) if name]

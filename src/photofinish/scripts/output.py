@@ -39,7 +39,7 @@ class Output:
         return "\n".join(self._kept.decode(errors="replace").splitlines()[-_LAST_LINES:])
 
 
-class Progress:
+class ProgressLine:
     """Line on a terminal with the progress and the maximum time left.
 
     If the script's output is shown, it is dimmed and replaces the line.

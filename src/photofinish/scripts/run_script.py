@@ -25,7 +25,7 @@ from photofinish.inside import hooks
 from photofinish.inside.hooks import FOLDER, LOCK, MAPS_CUDA, SEEDED
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state, nvidia_gpu_works
-from photofinish.scripts.output import Output, Progress
+from photofinish.scripts.output import Output, ProgressLine
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process, WatchedScript
 from photofinish.stage.process import kill_tree
@@ -193,7 +193,7 @@ def watch(
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
 
     def until(*running: Any) -> int | None:
-        with Progress(kind, shows_output=limits.shows_output) as progress:
+        with ProgressLine(kind, shows_output=limits.shows_output) as progress:
             return _follow(progress, limits, *running)
 
     watched = run_recorded(
@@ -278,7 +278,7 @@ def _running(
 
 
 def _follow(
-    progress: Progress,
+    progress: ProgressLine,
     limits: Limits,
     process: subprocess.Popen[bytes],
     sample: WatchedScript,
