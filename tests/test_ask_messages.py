@@ -87,7 +87,8 @@ def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
 ) -> None:
     for name in ("1.jsonl", "2.jsonl"):
         lines = [{"kind": "has_torch", "value": True}]
-        lines += [{"kind": "unseen", "why": "captures steps"}] if name == trains else []
+        unseen = {"kind": "unseen", "why": "captures steps", "may_be_named": False}
+        lines += [unseen] if name == trains else []
         (tmp_path / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     watched = WatchedScript(tmp_path)
     watched.read()

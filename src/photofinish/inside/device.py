@@ -14,37 +14,37 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _SAMPLE_SECONDS = 0.02
-"""Time between periods that are timed by events, by hand, as an event costs microseconds."""
+"""Time between periods with events, by hand. An event costs microseconds."""
 _clock = time.perf_counter
 
 
 class _Block(NamedTuple):
-    """Block that the host has ended."""
+    """Block that the host ended."""
 
     line: list[Any]
     end: Any
-    """Event at its end, or None if it ended while a graph was captured."""
+    """Event at its end, or None from within a capture."""
     parts: list[tuple[Any, Any]]
-    """Pairs of events around what is computed between two waits for batches."""
+    """Events around what is computed between two waits for batches."""
     periods: int
     """Number of periods with such pairs."""
 
     @property
     def is_over(self) -> bool:
-        """Return True if the device has passed all events."""
+        """Return True if the device passed all events."""
         return all(end.query() for end in (self.end, *(end for _, end in self.parts)) if end)
 
 
 class Device:
-    """Accelerator that holds an optimizer's weights. It ends blocks by its own clock.
+    """Accelerator that holds an optimizer's weights. Its own clock ends blocks.
 
-    An event is recorded where a period ends, and read once the device has passed it: no script
-    waits, as it would overlap host and device less. `add` takes the lines of blocks.
+    Events are read once the device has passed them: a script that waits overlaps less.
     """
 
     def __init__(self, device: Any, add: Callable[[list[Any]], None]) -> None:
-        """Set the clock of a device once it is idle. Raise an error if its events have no times."""
-        self._device, self._add, torch = device, add, sys.modules["torch"]
+        """Set the clock once the device is idle. Raise an error if it has none."""
+        torch = sys.modules["torch"]
+        self._device, self._add = device, add
         of_kind: Any = getattr(torch, device.type, None)
         self._module: Any = getattr(torch, "accelerator", of_kind)  # from torch 2.6 on
         if hasattr(torch, "Event"):  # from torch 2.5 on
@@ -55,7 +55,7 @@ class Device:
         self._module.synchronize(device)
         begin.elapsed_time(self._passed)
         self._passed_at = _clock()
-        """Last event that ended a block and that the device has passed, with its time."""
+        """Time of the last event that ended a block and was passed."""
         self._ended_at = 0.0
         self._begin: Any = None
         self._end: Any = None
@@ -66,37 +66,40 @@ class Device:
         """Blocks whose end is unknown."""
 
     def batch_loaded(self) -> None:
-        """Record an event where a batch begins to compute, in some periods."""
+        """Record an event where a batch begins to compute."""
         if self._is_sampled and self._begin is None:
             self._begin = self._recorded()
 
     def batch_awaited(self) -> None:
-        """Record an event where a batch has been computed. Choose the next period's."""
+        """Record an event where a batch was computed."""
         begin, self._begin = self._begin, None
         if begin is not None and (end := self._recorded()) is not None:
             self._parts.append((begin, end))
         if self._is_over:
             self._periods += self._is_sampled
-            now, self._is_over = _clock(), False
+            self._is_over = False
+            now = _clock()
             self._is_sampled = now - self._sampled_at > _SAMPLE_SECONDS
-            self._sampled_at = now if self._is_sampled else self._sampled_at
+            if self._is_sampled:
+                self._sampled_at = now
 
     def leave_out(self) -> None:
-        """Leave out the period that ended, in which the recorder itself has worked."""
+        """Leave out a period with the recorder's own work."""
         self._begin, self._is_sampled = None, False
 
     def mark(self, *, ends_period: bool = False) -> None:
         """Record an event where a block may end."""
-        self._end, self._is_over = self._recorded(self._end), self._is_over or ends_period
+        self._end = self._recorded(self._end)
+        self._is_over = self._is_over or ends_period
 
     def block_ended(self, line: list[Any]) -> None:
-        """Keep a block's line until its end is known."""
+        """Keep a line until its end is known."""
         self._blocks.append(_Block(line, self._end, self._parts, self._periods))
         self._end, self._parts, self._periods = None, [], 0
-        self.add_known(waits=not self._ended_at)  # the first step's at once: the device is idle
+        self.add_known(waits=not self._ended_at)  # idle at the first step
 
     def add_known(self, *, waits: bool) -> None:
-        """Add the lines of blocks whose end the device has passed, in their order."""
+        """Add the lines of blocks that the device has ended."""
         if is_capturing():
             return
         if waits:
@@ -105,7 +108,7 @@ class Device:
             line, end, parts, periods = self._blocks.pop(0)
             line[0] = max(line[0], self._ended_at)
             if end is not None:
-                # The two clocks drift apart, so the host's bounds the device's on both sides.
+                # Both clocks drift, so the host's bounds the device's.
                 at = self._passed_at + _seconds(self._passed, end)
                 line[1] = min(max(line[1], at), _clock())
                 self._passed, self._passed_at = end, line[1]
@@ -129,7 +132,7 @@ def _seconds(begin: Any, end: Any) -> float:
 
 
 def is_capturing() -> bool:
-    """Return True while the script captures a CUDA graph, where events and waits are errors."""
+    """Return True while the script captures a CUDA graph, where waiting is an error."""
     cuda = sys.modules["torch"].cuda
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 

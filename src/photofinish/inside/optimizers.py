@@ -60,7 +60,7 @@ def main_optimizer(steps: list[int], named: int | None = None) -> int:
     """
     if len(steps) == 1:
         return 0
-    if named:  # after an optimizer, whose captured steps are replayed
+    if named:  # replays of an optimizer's step
         return named
     counts = [0 if number == named else count for number, count in enumerate(steps)]
     counts = counts if any(counts) else steps

@@ -59,7 +59,7 @@ class Recorder:
         self._main = 0
         """Optimizer whose step ends a period."""
         self._captured: list[Any] = []
-        """Weights of an optimizer whose step is replayed."""
+        """Weights of a captured optimizer."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
@@ -299,7 +299,7 @@ class Recorder:
             self._end_block(self._ended_at)
 
     def _end_block(self, at: float) -> None:
-        """Add the line of a block, and begin another. A device's clock ends its blocks."""
+        """Add the line of a block, and begin another."""
         if self.device is not None and at != self._ended_at:
             self.device.mark()
         if at > self._began_at:
@@ -359,7 +359,7 @@ class Recorder:
             self._begin_block(_clock())
 
     def note_unseen(self, why: str) -> None:
-        """Note why the script takes steps that no hook sees, unless a loader that it names may."""
+        """Note why the script takes steps that no hook sees."""
         self._note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
 
     @functools.lru_cache  # noqa: B019  # there is one recorder

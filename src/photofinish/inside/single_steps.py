@@ -87,7 +87,6 @@ class SingleSteps:
         return True
 
     def leave_uncounted(self, why: str) -> None:
-        """Note why no step's operations are counted."""
         self.is_counted = True
         self._note(kind="uncounted", value=why)
 

@@ -146,7 +146,7 @@ class Process:
         self.unseen: str | None = None
         """Reason why the script takes steps that no hook sees."""
         self.may_be_named = False
-        """True if the script may yet name a loader whose batches stand for these steps."""
+        """True if a loader that the script names may count them."""
         self.uncounted: str | None = None
         """Reason why no step's operations were counted, other than too few steps."""
         self.failure: Failure | None = None
@@ -302,7 +302,7 @@ class Process:
     @property
     def _mains(self) -> list[int]:
         """Main optimizer of each training, but of those with hardly any steps, in their order."""
-        if self.named:  # after an optimizer, whose captured steps are replayed
+        if self.named:  # replays of an optimizer's step
             return [self.named]
         mains = []
         for numbers in trainings(self._blocks):
