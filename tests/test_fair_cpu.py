@@ -31,16 +31,11 @@ from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
-from photofinish.results.measurements import LoopSteps, SteadyState, StepParts, TriedThreads
+from photofinish.results.measurements import LoopSteps, SteadyState, StepParts
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.timed_parts import TimedPart
 
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
-
-
-def tried(threads: int, step_seconds: float) -> TriedThreads:
-    steps = SteadyState(steps_per_sample=1, sample_seconds=(step_seconds,) * 12)
-    return TriedThreads(threads=threads, steps=steps)
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def loop(quickest_seconds: float, cpu_seconds: float) -> LoopSteps:
     return LoopSteps(quickest_seconds=quickest_seconds, cpu_seconds=cpu_seconds)
 
 
-ONE_THREAD = (tried(1, 0.02),)
+ONE_THREAD = {1: SteadyState(steps_per_sample=1, sample_seconds=(0.02,) * 12)}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +150,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     pair = pair_of(cpu, gpu)
     assert "threads: 1" in verdict(pair).action
     assert decide(pair).answer == "Can't tell"
-    assert decide(pair_of(with_timings(cpu, tried_threads=()), gpu)).answer == "Yes"
+    assert decide(pair_of(with_timings(cpu, tried_threads={}), gpu)).answer == "Yes"
     (found,) = diagnose(as_result(cpu))
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)

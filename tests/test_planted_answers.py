@@ -113,7 +113,7 @@ def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) 
         "epoch_steps": 100.0,
         "end_seconds": times.total_seconds - times.startup_seconds - sum(epoch_seconds),
         "load": times.load,
-        "tried_threads": (),
+        "tried_threads": {},
     }
     none = ("training", "first_step", "steady_state", "attribution", "loader")
     return measured.model_copy(update=changed | dict.fromkeys(none))

@@ -148,8 +148,7 @@ def fewer_threads(run: JobTimes) -> FewerThreads | None:
     """
     if run.busy or run.step_warnings or run.steps_per_epoch is None:
         return None
-    tried = {each.threads: each.steps for each in run.tried_threads}
-    own = run.steady_state
+    tried, own = run.tried_threads, run.steady_state
     if own is None or not tried or len(own.sample_seconds) < _ENOUGH_TRIES:
         return None
     threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)

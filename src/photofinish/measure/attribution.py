@@ -7,11 +7,12 @@ a step's time is fixed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -34,7 +35,6 @@ from photofinish.results.measurements import (
     StepAttribution,
     Tried,
     TriedBy,
-    TriedThreads,
 )
 from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.graphs import GraphedSteps
@@ -71,7 +71,7 @@ class Profile(NamedTuple):
     not_attributed: str | None
     operations: Operations | None
     not_counted: str | None
-    tried_threads: tuple[TriedThreads, ...] = ()
+    tried_threads: Mapping[int, SteadyState] = MappingProxyType({})
 
 
 def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> Profile:
@@ -117,7 +117,7 @@ def take_turns(
     step_seconds: float,
     seconds: float,
     *other_images: int,
-) -> tuple[SteadyState, list[SteadyState], tuple[TriedThreads, ...]]:
+) -> tuple[SteadyState, list[SteadyState], dict[int, SteadyState]]:
     """Time the step as it is, in turns with other batches, and on the CPU with fewer threads.
 
     On the CPU, it takes about `seconds`, and on an accelerator as long as planned.
@@ -135,8 +135,7 @@ def take_turns(
             return trainer.device == CPU and next(turns) >= _LEAST_TURNS and deadline.is_over()
 
         states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
-    tried = zip(of_threads, states[len(ways) :], strict=True)
-    threads = tuple(TriedThreads(threads=number, steps=steps) for number, steps in tried)
+    threads = dict(zip(of_threads, states[len(ways) :], strict=True))
     return states[0], states[1 : len(ways)], threads
 
 

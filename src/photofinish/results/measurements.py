@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from photofinish.config.base import Record
 from photofinish.results.timed_parts import TimedPart
 
@@ -75,13 +77,6 @@ class Tried(Record):
     """Settings that change, of the experiment and of its data set."""
     turns: InTurns
     """Of another input, with waits for batches. Workers were started before."""
-
-
-class TriedThreads(Record):
-    """Steps on the CPU with fewer threads, in turns with the steps as they are."""
-
-    threads: int
-    steps: SteadyState
 
 
 class LoopSteps(Record):
@@ -220,8 +215,8 @@ class StepMeasurements(Record):
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steady_state: SteadyState | None = None
     """Steps as they are on one batch. None for slow steps, and for a script's."""
-    tried_threads: tuple[TriedThreads, ...] = ()
-    """Steps with half of the threads and with one."""
+    tried_threads: dict[int, SteadyState] = Field(default_factory=dict)
+    """Steps with half of the CPU's threads and with one, in turns with the steps as they are."""
     fp32_flops_a_second: float | None = None
     """Rate of an fp32 matrix product on the CPU. Measured if the steps are in half precision."""
     attribution: StepAttribution | None = None
