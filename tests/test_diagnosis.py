@@ -15,7 +15,6 @@ from conftest import MakeExperiment, MakeResult
 from dvc.utils.hydra import apply_overrides
 from result_files import (
     BUSY,
-    STEP,
     as_result,
     in_turns,
     made_up_attribution,
@@ -420,27 +419,6 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
         assert line.endswith(f".{change}")
         assert found.remedies[0].predicted == (gain and pytest.approx(gain))
         assert causes.advice(found).startswith(f"Try `{line}`: ")
-
-
-@pytest.mark.parametrize(
-    ("measured", "convolutions", "gain"),
-    [  # 12 ms a step with its data, of which 2 ms stay
-        (tried(tf32=3, bf16=0.5), 3, "2.4x"),
-        (tried(tf32=3, bf16=0.5), 0, None),  # whose default is fp32
-        (tried(tf32=3), 3, None),  # which is suggested
-        (tried(tf32=9, bf16=0.5), 3, None),  # a gain of 1.09
-        ({**tried(tf32=3), "waiting": 0.09}, 3, None),  # an epoch waits for its input
-        ({**tried(tf32=3), "timings": {"load": (BUSY,)}}, 3, None),
-    ],
-)
-def test_a_gpus_cause_has_the_gain_of_tf32_by_default_unless_it_is_suggested(
-    slow: Change, measured: dict[str, Any], convolutions: int, gain: str | None
-) -> None:
-    counted = {"operations": STEP.model_copy(update={"convolutions": convolutions})}
-    gpu = with_timings(slow(device="gpu", **{"waiting": 0.002, **measured}), **counted)
-    text = text_of(sentences.verdict(pair_of(slow(), gpu)))
-    assert ("TF32, PyTorch's default for convolutions" in text) is (gain is not None)
-    assert gain is None or f"about {gain} faster" in text
 
 
 def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(

@@ -19,7 +19,6 @@ from photofinish.answer.step_costs import StepCosts
 from photofinish.config.experiment import ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
-from photofinish.results.measurements import CLEARLY_FASTER
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -146,16 +145,3 @@ def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
     worth = [each for each in remedies if each.is_worth_it(run.timings)]
     worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
     return worth[-1] if worth else "used well"
-
-
-def tf32_gain(found: Diagnosis) -> float | None:
-    """Return an epoch's gain by TF32, PyTorch's default for convolutions, unless suggested."""
-    costs, counted = found.run.costs, found.run.timings.operations
-    tried = costs.attribution.tried_by("tf32") if costs else None
-    if not (costs and tried and counted and counted.convolutions):
-        return None
-    is_suggested = any(remedy.by == "tf32" for remedy in found.remedies)
-    if is_suggested or found.cause not in ("compute-bound", "launch-bound"):
-        return None
-    gain = Gain.of_steps(costs, tried.turns).middle
-    return gain if gain >= CLEARLY_FASTER else None

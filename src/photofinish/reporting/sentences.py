@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision, decide
-from photofinish.answer.diagnosis import Diagnosis, tf32_gain
+from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.result import Result, Trained
 from photofinish.answer.seeds import OverSeeds
@@ -24,7 +24,7 @@ from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.results.measured_job import MeasuredJob
-from photofinish.wording import factor, faster, measure_again
+from photofinish.wording import faster, measure_again
 
 _METRICS_NAMED = 3
 SHORT_PARTS = {
@@ -198,8 +198,6 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
     sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
     if found.remedies or found.no_remedy:
         sentences.append(advice(found))
-    if gain := tf32_gain(found):
-        sentences.append(say("tf32 by default", gain=factor(gain)))
     sentences += [say("another cause", cause=cause(other)) for other in diagnoses[:-1]]
     return [" ".join(sentences)]
 

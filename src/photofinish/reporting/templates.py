@@ -233,8 +233,6 @@ TEMPLATES = {
     "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
     "or try": "Or `{line}`: {prediction}.",
-    "tf32 by default": "TF32, PyTorch's default for convolutions, makes an epoch about {gain} "
-    "faster (`precision: tf32`, tried).",
     "no suggestion": "No setting to suggest: {why}.",
     "cause unknown": "the cause is not known",
     "gains": "makes the job {gain:interval}x faster ({how})",
