@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.gpu_scripts import RUNS, OverError, Run, step_of
@@ -33,7 +32,7 @@ def train(
     """Train a network of torchvision, without the temporary memory of an initialization."""
     models: Any = importlib.import_module("torchvision.models")
     with torch.device("meta"):
-        network: nn.Module = getattr(models, name)()
+        network = getattr(models, name)()
     network.to(dtype).to_empty(device=device)
     with torch.no_grad():
         for tensor in (*network.parameters(), *network.buffers()):
