@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from benchmarks import data
-from benchmarks.plain import PLAIN_STEPS, plain
+from benchmarks.probe.trainers import PLAIN_STEPS, plain
 from photofinish.models.registry import build_model
 from photofinish.training.batches import batch_order
 from photofinish.training.torch_device import CPU

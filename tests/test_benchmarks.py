@@ -131,9 +131,9 @@ def test_a_missing_program_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_part_is_ended_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gpu_probe.PARTS, "steps", replace(gpu_probe.PARTS["steps"], seconds=0))
-    gpu_probe.start_part("steps", tmp_path, None)
-    kept = {finding.what: finding for finding in findings.read([tmp_path / "steps.jsonl"])}
+    monkeypatch.setitem(gpu_probe.PARTS, "tests", replace(gpu_probe.PARTS["tests"], seconds=0))
+    gpu_probe.start_part("tests", tmp_path)
+    kept = {finding.what: finding for finding in findings.read([tmp_path / "tests.jsonl"])}
     assert kept["the rest"].note == "not done within 0 s"
     assert kept["took"].unit == "s"
 
@@ -155,7 +155,7 @@ def test_it_raises_no_false_alarm_on_a_bare_machine(tmp_path: Path) -> None:
         "PYTEST_ADDOPTS": "-k 'fp32 and recorded'",
     }
     command = [sys.executable, "-c", PROBES_HERE, "--out", str(tmp_path), "--only"]
-    command += ["tests", "steps", "networks"]
+    command += ["tests", "memory"]
     subprocess.run(command, cwd=ROOT, env=os.environ | own, check=True)
     found = json.loads((tmp_path / "probe.json").read_bytes())["findings"]
     assert [each for each in found if str(each["value"]).startswith(("FAILED", "OTHER"))] == []

@@ -16,7 +16,7 @@ from result_files import STEP
 sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in it
 
 from benchmarks import data
-from benchmarks.probe.trainers import ADAM, LENET, LINEAR, MLP, SGD, mnist, trainer
+from benchmarks.probe.trainers import LINEAR, SGD, trainer
 from benchmarks.published import measured, published, unseen
 from benchmarks.published.fit import errors, estimates_of, fitted, kind, launches
 from photofinish.answer.estimates import (
@@ -36,6 +36,10 @@ from photofinish.config.precisions import PRECISIONS
 from photofinish.measure.operations import count_operations
 from photofinish.results.measurements import Operations
 
+LENET, MLP = {"name": "lenet", "init": "default"}, LINEAR | {"name": "mlp", "hidden": (32,)}
+ADAM = {
+    "name": "adam", "lr": 0.001, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0,
+}  # fmt: skip
 SMALL = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3, "kernels": 478})
 
 
@@ -222,7 +226,7 @@ def test_kernels_are_about_those_that_an_h100_ran(
 
     There `promote_types` counted, which runs no kernel. A step has none of it now.
     """
-    images = mnist(None, 64, 64) if job != "resnet18" else data.noise((3, 32, 32), 64, 64)
+    images = data.noise((3, 32, 32) if job == "resnet18" else (1, 28, 28), 64, 64)
     of_trainer = trainer(images, torch.device("cpu"), model=model, optimizer=optimizer)
     rows = [each for each in measured() if (each.job, each.precision) == (job, "fp32")]
     there = rows[0].operations.kernels - 1

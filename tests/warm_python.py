@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import logging
 import os
@@ -30,6 +31,11 @@ _FOLDER = "WARM_PYTHON"
 """Variable with the folder of the served `python`."""
 _PROGRAMS = "dvc", "photofinish"
 """Programs that it runs as modules, too."""
+_TAKE_LONG = (
+    "distributed", "dvc.cli", "dvc.repo.reproduce", "dvc.scm", "matplotlib.figure",
+    "mlflow.pytorch", "mlflow.store.tracking.sqlalchemy_store", "pandas", "sklearn.datasets",
+    "torchvision",
+)  # fmt: skip
 _CALLED = """\
 #!{base} -IS
 import json, os, signal, socket, sys
@@ -106,18 +112,10 @@ class Call(NamedTuple):
 
 
 def _import_what_takes_long() -> None:
-    import distributed  # noqa: F401
-    import dvc.cli
-    import dvc.repo.reproduce
-    import dvc.scm  # noqa: F401
-    import matplotlib.figure  # noqa: F401
-    import mlflow.pytorch
-    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
-    import pandas as pd  # noqa: F401
-    import sklearn.datasets  # noqa: F401
-    import torch
-    import torchvision  # noqa: F401
-
+    for name in _TAKE_LONG:
+        with suppress(ModuleNotFoundError):  # a GPU machine has torch, and not all of these
+            importlib.import_module(name)
+    torch = importlib.import_module("torch")
     torch.optim.SGD([torch.zeros(1, requires_grad=True)]).zero_grad()  # imports torch's compiler
 
 

@@ -10,7 +10,8 @@ TF32 is on. Rows without an optimizer are forward and backward passes alone.
 `measured.csv` has steps of this trainer on an H100 (torch 2.11.0, driver 580.159.04, 2026-11-26),
 launched by the host (`eager`) or captured in CUDA graphs. Each is the median of one training's
 steady steps, deterministic unless its job says otherwise. `unseen.csv` has steps of networks on
-which no constant was fitted, on an H200 (2026-11-27), counted as a user's are: on a CPU.
+which no constant was fitted, on an H200 (2026-11-27), counted as a user's are: on a CPU. The probe
+that took them is in git's history (commit 11197e9a, benchmarks/probe/unseen.py).
 """
 
 from __future__ import annotations
