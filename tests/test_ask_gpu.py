@@ -189,14 +189,6 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
         asked(steps)
 
 
-def test_asking_again_at_once_narrows_no_interval(plant: Plant) -> None:
-    plant(None, process_of([0.1] * 40))
-    times = [
-        asked(Length("max_steps", 100_000, "--steps"))[0]["answer"]["cpu_seconds"] for _ in range(5)
-    ]
-    assert times == [times[0]] * 5
-
-
 def test_runs_are_seeded_and_their_first_steps_compared(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,13 +280,6 @@ def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> Non
         for name, record in answer["records"].items()
     }
     assert steps == {"cpu": 1000, "gpu": 250}
-
-
-def test_a_longer_start_on_the_cpu_is_not_counted(plant: Plant) -> None:
-    plant(process_of([0.1] * 40, "cuda"), process_of([0.1] * 40), cpu=30.0, cuda=5.0)
-    (answer,) = asked(Length("max_steps", 100, "--steps"))
-    starts = [record["startup_seconds"] for record in answer["records"].values()]
-    assert starts == pytest.approx([4.9, 4.9])
 
 
 def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(

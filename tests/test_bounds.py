@@ -12,6 +12,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import (
     BUSY,
     QUIET,
+    STEP,
     as_result,
     made_up_attribution,
     pair_of,
@@ -19,11 +20,13 @@ from result_files import (
     text_of,
     trained,
     whole_epoch,
+    with_timings,
 )
 
 from photofinish.answer.bounds import speedup_bounds
 from photofinish.answer.result import Trained
 from photofinish.answer.word import bounded, loads_longer_than_it_starts
+from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
@@ -96,6 +99,8 @@ def test_a_job_without_timed_steps_on_one_batch_keeps_its_waits(on_cpu: Any) -> 
     assert pair.bounds.epoch
     assert pair.bounds.epoch.as_measured == pytest.approx(100 / 90)
     assert "waiting for batches is 90% of an epoch" in text_of(verdict(pair))
+    counted = with_timings(shared, operations=STEP)
+    assert pair_of(counted, settings=Comparing(accelerators=("T4",))).renting.options[0].estimate
 
 
 def test_workers_that_hide_loading_still_load_as_long_as_when_they_were_tried(on_cpu: Any) -> None:

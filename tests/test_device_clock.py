@@ -142,6 +142,15 @@ def test_the_figures_of_a_script_on_a_device_are_the_true_ones(
     assert figures.last_step_at < float(printed) + 0.001
 
 
+@pytest.mark.parametrize(("host_seconds", "idle_share"), [(0.0095, 1.0), (0.001, 0.0)])
+def test_a_device_that_waits_for_launches_is_idle_at_the_end_of_a_step(
+    tmp_path: Path, environment: dict[str, str], host_seconds: float, idle_share: float
+) -> None:
+    script = f"for _ in range(200): time.sleep({host_seconds}); step({0.01 - host_seconds})\n"
+    process, _ = recorded(tmp_path, BEGIN + script + END, PYTHONPATH=environment["PYTHONPATH"])
+    assert figures_of(process).idle_share == pytest.approx(idle_share, abs=0.05)
+
+
 def test_steps_that_a_device_had_not_ended_when_the_script_was_killed_are_not_counted(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -357,7 +357,6 @@ NO_GAIN = {
             {**COPIED, "settings": {"input": LOADER}},
             "copy-bound", "untried copies", None,
         ),
-        ({**COPIED, "settings": {"input": PINNED}}, "copy-bound", "untried copies", None),
         (
             {**COPIED, "settings": {"input": {**PINNED, "non_blocking": True}}},
             "copy-bound", "copies", None,
@@ -382,10 +381,6 @@ NO_GAIN = {
         (  # twice as fast
             {"waiting": 0.002, **tried(tf32=6, bf16=2)},
             "compute-bound", "precision: bf16", gained(2),
-        ),
-        (  # tf32 gains nothing
-            {"waiting": 0.002, **tried(tf32=9.5, bf16=7)},
-            "compute-bound", "precision: bf16", gained(7),
         ),
         (
             {"waiting": 0.002, **tried(tf32=8, free=4)},

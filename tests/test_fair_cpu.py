@@ -31,7 +31,7 @@ from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
-from photofinish.results.measurements import LoopSteps, SteadyState, StepParts
+from photofinish.results.measurements import LoopSteps, SteadyState
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.timed_parts import TimedPart
 
@@ -63,16 +63,6 @@ def on_cpu(make_result: MakeResult) -> Any:
     return make
 
 
-PARTS = {
-    "parts": StepParts(
-        waiting_seconds=(0.0,) * 5,
-        copying_seconds=(0.0,) * 5,
-        forward_seconds=(0.1,) * 5,
-        backward_seconds=(0.0,) * 5,
-        optimizer_seconds=(0.0,) * 5,
-        rest_seconds=(0.0,) * 5,
-    )
-}
 EAGER = StepsTaken(kind="eager", at_once=1, why="")
 
 
@@ -144,7 +134,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
 ) -> None:
     """Steps of 100 ms take 20 ms with one thread, so 19.5 of the 22 s take 3.9 s."""
     cpu = on_cpu(
-        tried_threads=ONE_THREAD, attribution=made_up_attribution(0.0001, step_seconds=0.1, **PARTS)
+        tried_threads=ONE_THREAD, attribution=made_up_attribution(0.0001, step_seconds=0.1)
     )
     gpu = make_result(device="gpu", epoch_seconds=(1.0,) * 5, total_seconds=8.0)
     pair = pair_of(cpu, gpu)
@@ -190,7 +180,7 @@ def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
 ) -> None:
     attribution = None
     if step is not None:
-        attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS, **step)
+        attribution = made_up_attribution(0.0001, step_seconds=0.1, **step)
     cpu = on_cpu(attribution=attribution, operations=STEP, fp32_flops_a_second=rate)
     cpu = with_record(cpu, precision="fp16")
     gpu = make_result(device="gpu", epoch_seconds=(0.1,) * 5, total_seconds=3.0)
@@ -204,7 +194,7 @@ def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
 
 
 def test_a_rented_gpu_is_not_worth_it_by_slow_kernels(on_cpu: Any) -> None:
-    attribution = made_up_attribution(0.0001, step_seconds=0.1, **PARTS)
+    attribution = made_up_attribution(0.0001, step_seconds=0.1)
     light = STEP.model_copy(update={"flops": 10**10, "saved_tensor_bytes": 10**7})
     cpu = on_cpu(attribution=attribution, operations=light)
     cpu = with_timings(cpu, epochs_left=400)

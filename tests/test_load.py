@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 from typing import Any
 
 import pynvml
@@ -136,10 +137,9 @@ def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
     monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
 ) -> None:
     """The driver's figure falls to 0 within a second after a script was ended."""
-    left = iter(percents)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda place: place)
-    rates = lambda _: SimpleNamespace(gpu=next(left))  # noqa: E731
+    rates = Mock(side_effect=[SimpleNamespace(gpu=each) for each in percents])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
     monkeypatch.setattr("photofinish.machine.load.LEAST_WINDOW_SECONDS", 0.0)
     assert nvidia_gpu_works("0") is works

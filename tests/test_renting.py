@@ -202,14 +202,6 @@ def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
     assert price_of("M1", Prices()) is None
 
 
-def test_a_job_that_loads_has_an_estimate_without_parts_of_its_steps(make_pair: MakePair) -> None:
-    pair = with_loader(make_pair(accelerators=("A100",)), cores=2, workers=0)
-    slow = with_timings(pair.cpu, attribution=None, not_attributed="20 steps don't fit")
-    pair = pair_of(slow, settings=pair.settings)
-    (offer,) = pair.renting.options
-    assert offer.estimate.epoch_seconds == pytest.approx(3.4)
-
-
 def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     make_pair: MakePair,
 ) -> None:

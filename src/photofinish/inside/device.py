@@ -13,6 +13,8 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+IDLE = 4
+"""Flag of a block at whose end the device had less than a tenth of a step left to do."""
 _SAMPLE_SECONDS = 0.02
 """Time between periods with events, by hand. An event costs microseconds."""
 _clock = time.perf_counter
@@ -110,6 +112,8 @@ class Device:
             if end is not None:
                 # Both clocks drift, so the host's bounds the device's.
                 at = self._passed_at + _seconds(self._passed, end)
+                if at - line[1] < (line[1] - line[0]) / 10 / max(1, sum(line[2])):
+                    line[6] |= IDLE
                 line[1] = min(max(line[1], at), _clock())
                 self._passed, self._passed_at = end, line[1]
             line[1] = self._ended_at = max(line[0], line[1])

@@ -19,7 +19,7 @@ from photofinish.measure.loader_workers import (
     attempt,
     measure_workers,
 )
-from photofinish.measure.threads import restored_threads
+from photofinish.measure.threads import with_threads
 from photofinish.results.measurements import LoaderTimes
 from photofinish.training.batches import Batch, Batches
 from photofinish.training.input_paths import LoaderBatches
@@ -60,9 +60,8 @@ def measure_loader(
 
 def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
     """Time loading in this process, then try workers."""
-    with restored_threads():
-        if batches.settings.workers:
-            torch.set_num_threads(1)  # as PyTorch does in a worker
+    # As PyTorch does in a worker.
+    with with_threads(1 if batches.settings.workers else torch.get_num_threads()):
         seconds, dataset = _ALONE_SHARE * budget.seconds, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)

@@ -24,11 +24,12 @@ _PRODUCT_SIDE, _PRODUCTS = 384, 5
 
 
 @contextmanager
-def restored_threads() -> Iterator[int]:
-    """Yield torch's number of threads, and restore it."""
+def with_threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads, and restore it."""
     threads = torch.get_num_threads()
     try:
-        yield threads
+        torch.set_num_threads(count)
+        yield
     finally:
         torch.set_num_threads(threads)
 
@@ -56,11 +57,4 @@ def ways_of_threads(own: Callable[[], object], step_seconds: float) -> dict[int,
         awake = torch.get_num_threads()
 
     counts = threads, max(1, threads // 2), 1
-    return {count: Way(own, 1, partial(_with_threads, count), settle) for count in counts}
-
-
-@contextmanager
-def _with_threads(count: int) -> Iterator[None]:
-    with restored_threads():
-        torch.set_num_threads(count)
-        yield
+    return {count: Way(own, 1, partial(with_threads, count), settle) for count in counts}

@@ -10,9 +10,11 @@ from typing import NamedTuple
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
+from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.answer.result import Result
 from photofinish.reporting.answer_words import (
+    MOST_OF_IT,
     action_text,
     answer_text,
     cost_text,
@@ -23,6 +25,7 @@ from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
+from photofinish.results.job_times import JobTimes
 from photofinish.results.measured_job import MeasuredJob
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import between, counted, gibibytes, is_wide, seconds
@@ -162,6 +165,14 @@ def seen_line(run: Result, watched: Watched | None) -> str:
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
+def _launching_share(gpu: JobTimes) -> float:
+    """Return the share of a step that launching takes, or 0 if the GPU's own work hides it."""
+    script, counted = gpu.script if isinstance(gpu, MeasuredJob) else None, gpu.operations
+    if not (script and counted) or script.idle_share < MOST_OF_IT:
+        return 0.0
+    return min(1.0, counted.kernels * LAUNCH_SECONDS[1] / gpu.median_step_seconds)
+
+
 def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) -> Iterator[str]:
     """Yield what a script lacks for a GPU or for its waits, and why there are no estimates.
 
@@ -176,6 +187,8 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))
+    if pair.gpu and (share := _launching_share(pair.gpu.timings)) > MOST_OF_IT:
+        yield say("launching", share=share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
     if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:
         yield say("no estimates asked", why=not_counted)

@@ -81,6 +81,8 @@ class ScriptFacts(Record):
     first_steps: FirstScriptSteps | None = None
     stalls: tuple[Stall, ...] = ()
     compiles: bool = False
+    idle_share: float = 0.0
+    """Share of steps at whose end a GPU had hardly anything left to do."""
     step_parts: dict[str, float] = Field(default_factory=dict)
     """Time of a step's forward pass, backward pass and optimizer on the CPU, if it is known."""
     ended: str | None = None

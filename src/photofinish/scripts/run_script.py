@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -357,9 +356,6 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
             f"took no optimizer step. It loaded {batches:,} batches with a DataLoader and ran "
             f"{counted(forward_passes, 'module')}"
         )
-        if process.steps_by_itself(math.inf):
-            what += ". A custom optimizer is seen only if it is a torch.optim.Optimizer"
-            option = ""
         if others:
             what += f". It imported {listed([*others])}, whose training can't be watched"
     more = f" Raise {option} to wait longer." if status is None and option else ""

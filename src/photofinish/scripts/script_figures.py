@@ -10,6 +10,7 @@ from itertools import permutations
 from operator import add
 from typing import Any, Literal
 
+from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
 from photofinish.results.measurements import LoopSteps
 from photofinish.results.timed_parts import TimedPart
@@ -274,6 +275,12 @@ class Figures:
     @property
     def batches_per_step(self) -> float:
         return sum(run.batches for run in self._usual) / sum(run.steps for run in self._usual)
+
+    @property
+    def idle_share(self) -> float:
+        """Share of the steps in blocks at whose end the device was idle."""
+        idle = [run.steps for _, run in self._steady if run.flags & IDLE]
+        return sum(idle) / self._all_steady.steps
 
     @property
     def waiting_share(self) -> float | None:

@@ -202,6 +202,7 @@ def measured_script(
             first_steps=process.first_steps,
             step_parts=process.step_parts,
             compiles=process.compiles,
+            idle_share=figures.idle_share if figures else 0.0,
             stalls=tuple(
                 Stall(file=_beside(file), line=line, what=what)
                 for file, line, what in process.stalls
