@@ -384,7 +384,7 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
     )
     costs = StepCosts(trainer.experiment, timings, attribution, 0.0)
     run: Any = SimpleNamespace(experiment="planted", timings=timings)
-    remedies = loader_remedies(run, costs)
+    remedies = loader_remedies(run, trainer.experiment)
     if by == "batch size":
         remedies = [each for each in (larger_batch(run, costs),) if each.is_worth_it(run.timings)]
     return next((remedy for remedy in remedies if by in (None, remedy.by)), None)

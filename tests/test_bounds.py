@@ -20,7 +20,6 @@ from result_files import (
     text_of,
     trained,
     whole_epoch,
-    with_timings,
 )
 
 from photofinish.answer.bounds import speedup_bounds
@@ -93,14 +92,24 @@ def test_uneven_waits_make_the_bound_less_sure(on_cpu: Any) -> None:
     assert found[0].at_most < found[1].at_most
 
 
+def test_a_small_last_batch_is_a_fraction_of_a_step(on_cpu: Any) -> None:
+    """Its wait is as long as a whole batch's, as where a file is opened for each."""
+    parts = [whole_epoch(0.01, 1, 0.004)] * 22 + [whole_epoch(0.01, 0.1, 0.004)]
+    run = on_cpu(parts=tuple(parts), epoch_steps=22.1, epoch_seconds=(0.23,) * 5)
+    found = epoch_bound(run)
+    assert (found.whole_seconds, found.measured_seconds) == pytest.approx((0.23, 0.092))
+
+
 def test_a_job_without_timed_steps_on_one_batch_keeps_its_waits(on_cpu: Any) -> None:
-    shared = on_cpu(attribution=None, not_attributed="several processes")
-    pair = pair_of(shared)
+    slow = on_cpu(attribution=None, not_attributed="20 steps don't fit")
+    pair = pair_of(slow)
     assert pair.bounds.epoch
     assert pair.bounds.epoch.as_measured == pytest.approx(100 / 90)
     assert "waiting for batches is 90% of an epoch" in text_of(verdict(pair))
-    counted = with_timings(shared, operations=STEP)
-    assert pair_of(counted, settings=Comparing(accelerators=("T4",))).renting.options[0].estimate
+    for workers, is_estimated in ((0, True), (2, False)):  # whose loading no trial knows
+        counted = on_cpu(workers=workers, attribution=None, operations=STEP)
+        (offer,) = pair_of(counted, settings=Comparing(accelerators=("T4",))).renting.options
+        assert bool(offer.estimate) is is_estimated
 
 
 def test_workers_that_hide_loading_still_load_as_long_as_when_they_were_tried(on_cpu: Any) -> None:

@@ -28,7 +28,7 @@ from result_files import (
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.result import Trained
-from photofinish.answer.step_costs import StepCosts, fixed_share
+from photofinish.answer.step_costs import fixed_share
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
 from photofinish.reporting.comparison_rows import comparison_rows
@@ -106,18 +106,6 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
 )
 def test_the_fixed_share_of_a_step(sizes: tuple[int, float, int, float], share: float) -> None:
     assert fixed_share(*sizes) == pytest.approx(share)
-
-
-def test_workers_load_while_others_are_copied(slow: Change) -> None:
-    def costs(workers: int) -> StepCosts:
-        result = slow(
-            settings={"input": {"name": "loader", "workers": workers}}, waiting=0.1, copying=0.05
-        )
-        found = as_result(result).costs
-        assert found
-        return found
-
-    assert [costs(workers).input_seconds for workers in (0, 1)] == pytest.approx([0.15, 0.1])
 
 
 def only(diagnoses: tuple[Diagnosis, ...]) -> Diagnosis:

@@ -130,7 +130,7 @@ def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("percents", "works"), [([60, 0, 40, 80, 70], True), ([99, 60, 20, 0, 0], False)]
+    ("percents", "works"), [([60, 0, 9, 40, 80, 70], True), ([99, 99, 60, 20, 0, 0], False)]
 )
 def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
     monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
@@ -140,7 +140,7 @@ def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda place: place)
     rates = Mock(side_effect=[SimpleNamespace(gpu=each) for each in percents])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
-    monkeypatch.setattr("photofinish.machine.load.LEAST_WINDOW_SECONDS", 0.0)
+    monkeypatch.setattr("photofinish.machine.load._READING_SECONDS", 0.0)
     assert nvidia_gpu_works("0") is works
 
 

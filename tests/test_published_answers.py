@@ -63,7 +63,7 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
         given = {"epochs": epochs, "batch_size": operations.images, "input": loader}
         cpu = with_record(cpu, experiment=make_experiment(**given | settings))
         part = whole_epoch(epoch_seconds, steps, steps * batch_seconds)
-        timed = {"parts": (part,), "epoch_steps": steps, "training_image_count": IMAGES}
+        timed = {"parts": (part,) * 3, "epoch_steps": steps, "training_image_count": IMAGES}
         cpu = with_timings(cpu, operations=operations, **timed)
         return pair_of(cpu, settings=Comparing(accelerators=("T4",)))
 

@@ -79,6 +79,7 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
             for part in timings.parts
         ),
         total_seconds=21.5,
+        loader=LoaderTimes(samples=1),
     )
     settings = {"input": LoaderInput(name="loader", workers=workers)}
     experiment = pair.cpu.record.experiment.model_copy(update=settings)

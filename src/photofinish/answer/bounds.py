@@ -8,7 +8,6 @@ validation do not count, because they may shrink.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -96,19 +95,19 @@ def _loading(run: Result) -> _Loading | None:
     If a script's workers load ahead, a batch takes longer than the wait for it, so the true bound
     is lower.
     """
-    timings, settings, loading = run.timings, run.settings, run.loading_seconds
-    if not sum(loading) or (settings and settings.input.name == "resident"):
+    timings, settings, seconds = run.timings, run.settings, run.loading_seconds
+    if not seconds or (settings and settings.input.name == "resident"):
         return None
-    epoch_seconds, error, factor = statistics.fmean(timings.epoch_seconds), _error(loading), 1.0
+    epoch_seconds, factor, error = timings.mean_epoch_seconds, 1.0, _error(run.waiting_seconds)
     if settings:  # it was measured in another process than the whole job, which may be faster
         factor = epoch_seconds / timings.measured_epoch_seconds
         factor = min(1.0, factor) if timings.busy else factor
         epoch_seconds = factor * timings.measured_epoch_seconds
         error = error if run.loads_itself else math.hypot(MACHINE, error)
-    seconds = min(epoch_seconds, factor * statistics.fmean(loading))
+    seconds = min(epoch_seconds, factor * seconds)
     load = timings.measured_load if settings else timings.load
     return _Loading(epoch_seconds, seconds, seconds / slowdown_of_a_thread(load), error)
 
 
 def _error(values: Sequence[float]) -> float:
-    return error_of_mean(values) if len(values) > 1 else 0.0
+    return error_of_mean(values) if len(values) > 1 else ONCE

@@ -70,7 +70,9 @@ def _diagnose_waits(run: Result) -> Diagnosis | None:
     """
     waits = run.has_steps and run.waiting_share > 0.5
     if waits and not run.timings.step_warnings:
-        return Diagnosis("an epoch", "input-bound", run)
+        remedies = loader_remedies(run, run.settings) if run.settings else []
+        none: NoRemedy | None = "no gain" if run.settings and not remedies else None
+        return Diagnosis("an epoch", "input-bound", run, tuple(remedies), none)
     likely: Cause | None = "input-bound" if waits else None
     why = BUSY if waits else run.timings.not_attributed
     return Diagnosis("an epoch", "not known", run, not_known=why, likely=likely) if why else None
@@ -88,7 +90,7 @@ def _diagnose_epoch(run: Result, costs: StepCosts) -> Diagnosis:
         if remedy.is_worth_it(run.timings):
             return Diagnosis("an epoch", cause, run, (remedy,))
         remedy = "no gain"
-    if tried := loader_remedies(run, costs):
+    if tried := loader_remedies(run, costs.experiment):
         return Diagnosis("an epoch", cause, run, tuple(tried))
     loader = run.timings.loader
     by_loader = "copies", "workers", "untried copies", "untried workers"

@@ -6,7 +6,6 @@ A rented machine has another CPU, so start-up and loading are estimated from mea
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -121,7 +120,7 @@ class _EstimatedJob:
         """Most time of an epoch's loading that workers here hide behind its steps."""
         self._loads_itself = run.loads_itself
         # Work of a script's own code, and what takes longer than training, such as rollouts, stays.
-        epoch_seconds = statistics.fmean(self._timings.epoch_seconds)
+        epoch_seconds = self._timings.mean_epoch_seconds
         self._between_seconds = run.between_seconds
         rest_seconds = run.shares.get("the rest", 0.0) * epoch_seconds - run.between_seconds
         self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)

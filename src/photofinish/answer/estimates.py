@@ -53,8 +53,6 @@ _DRIVER_BYTES = 2**30
 """Upper estimate, by hand, of the driver's and libraries' size in the device's memory."""
 _ROOM = 1.5
 """Factor on a step's least memory, by hand, for everything else in the memory."""
-_ROOM_OF_MEASURED = 1.05
-"""Factor, by hand, on what another GPU's run held, as workspaces differ."""
 _TERA, _GB = 1e12, 1e9
 Spread = tuple[float, float, float]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
@@ -153,15 +151,11 @@ def least_memory_bytes(operations: Operations, precision: str) -> int:
 
 
 def fits(
-    operations: Operations, precision: str, memory_gib: float, reserved_bytes: int = 0
+    operations: Operations, precision: str, memory_gib: float
 ) -> Literal["yes", "perhaps", "no"]:
-    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps".
-
-    `reserved_bytes` is what another GPU's run held, if there was one.
-    """
+    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps"."""
     needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
     if needed_bytes > memory_bytes:
         return "no"
     likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
-    wanted_bytes = _ROOM_OF_MEASURED * reserved_bytes or _ROOM * likely_bytes
-    return "yes" if wanted_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"
+    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"

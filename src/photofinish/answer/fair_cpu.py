@@ -8,7 +8,6 @@ by its CPU time, and only with a single thread: OpenMP's threads spin for each o
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +59,7 @@ def idle_seconds(run: JobTimes) -> float | None:
     least_seconds = least_epoch_seconds(run)
     if least_seconds is None:
         return None
-    faster = min(1.0, least_seconds / statistics.fmean(run.epoch_seconds))
+    faster = min(1.0, least_seconds / run.mean_epoch_seconds)
     waited_seconds, cpu_seconds = 0.0, run.startup_cpu_seconds or 0.0
     if BUSY * cpu_seconds >= run.startup_seconds:  # else it may wait for a download
         waited_seconds = max(0.0, run.startup_seconds - cpu_seconds / SHARED_CACHES)
@@ -116,12 +115,12 @@ def least_batch_seconds(run: JobTimes) -> float:
     if run.loop_steps or not waits:
         return 0.0
     quickest_seconds = _quickest([seconds / part.steps for seconds, part in waits])
-    if quickest_seconds <= SLICE_SECONDS:
-        return quickest_seconds
     # Workers use no CPU time of the thread that waits.
     cpu_seconds = sum(part.waiting_cpu_seconds for _, part in waits) / SHARED_CACHES
     waited_seconds = sum(seconds for seconds, _ in waits) / slowdown_of_a_thread(run.measured_load)
-    return max(cpu_seconds, waited_seconds) / sum(part.steps for _, part in waits)
+    least_seconds = max(cpu_seconds, waited_seconds) / sum(part.steps for _, part in waits)
+    # An epoch may be smaller than a batch.
+    return min(1.0, run.epoch_steps or 1.0) * min(quickest_seconds, least_seconds)
 
 
 def least_startup_seconds(run: JobTimes) -> float:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
 from photofinish.answer.uncertainty import ONCE, Interval, UncertainTime, error_of_mean
-from photofinish.config.experiment import LoaderInput
+from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.results.job_times import JobTimes
 from photofinish.results.measurements import (
     LEARNS,
@@ -103,7 +103,7 @@ class Remedy:
 
 def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
     """Return settings that were tried on the device's steps, with their gain."""
-    return to_remedy(run, costs, tried, Gain.of_steps(costs, tried.turns))
+    return to_remedy(run, costs.experiment, tried, Gain.of_steps(costs, tried.turns))
 
 
 def larger_batch(run: Result, costs: StepCosts) -> Remedy:
@@ -116,21 +116,22 @@ def larger_batch(run: Result, costs: StepCosts) -> Remedy:
     return Remedy("batch size", {f"experiments.{run.experiment}.batch_size": images}, gain)
 
 
-def loader_remedies(run: Result, costs: StepCosts) -> list[Remedy]:
+def loader_remedies(run: Result, experiment: Experiment) -> list[Remedy]:
     """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
-    loader, settings = run.timings.loader, costs.experiment.input
+    loader, settings = run.timings.loader, experiment.input
     if loader is None or not isinstance(settings, LoaderInput):
         return []
     remedies = []
     for tried in loader.tried_inputs:
-        gain = _gain_of_input(run, costs, loader, settings, tried)
-        remedies.append(to_remedy(run, costs, tried, gain))
+        steps = max(1.0, run.timings.training_image_count / experiment.batch_size)
+        gain = _gain_of_input(run, steps, loader, settings, tried)
+        remedies.append(to_remedy(run, experiment, tried, gain))
     remedies = [each for each in remedies if each.is_worth_it(run.timings)]
     return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 
 def _gain_of_input(
-    run: Result, costs: StepCosts, loader: LoaderTimes, settings: LoaderInput, tried: Tried
+    run: Result, epoch_steps: float, loader: LoaderTimes, settings: LoaderInput, tried: Tried
 ) -> Gain:
     """Return an epoch's gain by another input, with the starts of workers that were not tried."""
     speedup = step_speedup(tried.turns)
@@ -143,8 +144,8 @@ def _gain_of_input(
     once = 1 / run.timings.planned_epochs
     own_share = once if settings.persistent_workers else 1.0
     new_share = once if tried.by == "workers" else own_share
-    own_seconds = own_share * starts.get(settings.workers, 0.0) / costs.steps_per_epoch
-    new_seconds = new_share * starts.get(workers, math.inf) / costs.steps_per_epoch
+    own_seconds = own_share * starts.get(settings.workers, 0.0) / epoch_steps
+    new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     low, high = (
         (step_seconds + own_seconds) / (step_seconds / each + new_seconds) for each in speedup
@@ -152,9 +153,9 @@ def _gain_of_input(
     return Gain(low, high)
 
 
-def to_remedy(run: Result, costs: StepCosts, tried: Tried, gain: Gain) -> Remedy:
+def to_remedy(run: Result, experiment: Experiment, tried: Tried, gain: Gain) -> Remedy:
     """Return the lines of params.yaml that change as was tried."""
-    owners = {"decode": f"datasets.{costs.experiment.dataset}"}
+    owners = {"decode": f"datasets.{experiment.dataset}"}
     settings = {
         f"{owners.get(key, f'experiments.{run.experiment}')}.{key}": value
         for key, value in tried.changes.items()

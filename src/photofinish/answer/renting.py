@@ -45,15 +45,16 @@ def renting(
     if operations := timings.operations:
         precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
-        reserved_bytes = max((each.peak_reserved_bytes or 0 for each in measured), default=0)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
             accelerator = accelerators()[name]
-            estimate = estimate_job(run, operations, stays, accelerator, scale)
+            estimate = None
+            if run.loading_seconds is not None:
+                estimate = estimate_job(run, operations, stays, accelerator, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),
-                fits=fits(operations, precision, accelerator.memory_gib, reserved_bytes),
+                fits=fits(operations, precision, accelerator.memory_gib),
                 terms=terms,
                 estimate=estimate,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,6 @@ from photofinish.answer.step_costs import StepCosts
 from photofinish.config.experiment import Experiment, LoaderInput, on_cpu
 from photofinish.data import TaskName
 from photofinish.data.tasks import TASKS
-from photofinish.machine.host import allowed_cores
 from photofinish.results import EpochMetrics, records
 from photofinish.results.job_times import JobTimes, Timings
 from photofinish.results.measured import read_trained
@@ -178,39 +176,38 @@ class Result:
     def waiting_share(self) -> float:
         """Share of the timed parts spent waiting for batches."""
         by_parts = self.timings.epoch_by_parts
-        return sum(self.waiting_seconds) / sum(by_parts.values) if by_parts else 0.0
+        return by_parts.mean_waiting_seconds / by_parts.seconds if by_parts else 0.0
 
     @property
-    def loading_seconds(self) -> tuple[float, ...]:
-        """Time to load an epoch's batches by each timed part: the waits, or what workers hide.
+    def loading_seconds(self) -> float | None:
+        """Time to load an epoch's batches: the waits, or what workers hide, with their start.
 
-        Without a trial of these workers, they load as fast as if each had a core.
+        Without a trial of these workers, they load as fast as if each had a core. It is None if
+        loading was not timed.
         """
         source, loader = self.settings.input if self.settings else None, self.timings.loader
-        if not (loader and isinstance(source, LoaderInput) and source.workers):
-            return self.waiting_seconds
-        cpu = self.timings.host.cpu
-        cores = min(source.workers, allowed_cores(cpu)) if cpu else source.workers
+        waited_seconds = self.waiting_share * self.timings.measured_epoch_seconds
+        if not (isinstance(source, LoaderInput) and source.workers):
+            return waited_seconds
+        if loader is None:
+            return None
         own = [each for each in loader.tried_workers if each.workers == source.workers]
-        batch_seconds = own[0].batch_seconds if own else loader.whole_seconds / cores
-        least_seconds = (self.timings.epoch_steps or 1) * batch_seconds
-        return tuple(max(least_seconds, seconds) for seconds in self.waiting_seconds)
-
-    @property
-    def batch_seconds(self) -> float:
-        """Median wait for a batch."""
-        return statistics.median(self.waiting_seconds) / (self.timings.steps_per_epoch or 1)
+        seconds = own[0].batch_seconds if own else loader.whole_seconds / source.workers
+        seconds *= self.timings.epoch_steps or 1
+        if not source.persistent_workers:
+            seconds += loader.start_seconds_by(source.workers)
+        return max(waited_seconds, seconds)
 
     @cached_property
     def costs(self) -> StepCosts | None:
         attribution = self.timings.attribution
         if not attribution or not self.settings:
             return None
-        if seconds := self.loading_seconds:
-            loading_seconds = statistics.fmean(seconds) / (self.timings.epoch_steps or 1)
-        else:
-            loading_seconds = attribution.parts.median_seconds["waiting_seconds"]
-        return StepCosts(self.settings, self.timings, attribution, loading_seconds)
+        waited_seconds = self.waiting_share * self.timings.measured_epoch_seconds
+        a_step = (self.loading_seconds or waited_seconds) / max(1.0, self.timings.epoch_steps or 1)
+        if not self.waiting_seconds:
+            a_step = attribution.parts.median_seconds["waiting_seconds"]
+        return StepCosts(self.settings, self.timings, attribution, a_step)
 
 
 def read_results(

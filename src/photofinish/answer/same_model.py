@@ -92,9 +92,10 @@ def _first_steps(pair: Comparison) -> SameScript | None:
     if not (one.first_steps and other.first_steps):
         return None
     # Without a counted step the precision is not known.
-    precisions = [each.precision for each in (one, other) if each.parameter_count is not None]
-    if precisions and other.parameter_count is not None:  # a CPU has no TF32
-        precisions = ["fp32" if one.precision == "tf32" else one.precision, other.precision]
+    known = one.parameter_count is not None and one.precision != "tf32"  # which a CPU lacks
+    precisions = [one.precision if known else "fp32", other.precision]
+    if other.parameter_count is None:
+        precisions = []
     return same_script(one.first_steps, other.first_steps, precisions)
 
 

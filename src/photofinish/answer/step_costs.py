@@ -45,11 +45,6 @@ class StepCosts:
         return max(1.0, self.timings.training_image_count / self.experiment.batch_size)
 
     @property
-    def loads_ahead(self) -> bool:
-        """True if worker processes load the next batches during a step."""
-        return self.experiment.input.name == "loader" and self.experiment.input.workers > 0
-
-    @property
     def epoch_seconds(self) -> float:
         """Time of an epoch as `measure` measured it, beside the steps that are taken apart."""
         return self.timings.measured_epoch_seconds
@@ -78,7 +73,8 @@ class StepCosts:
     @property
     def input_seconds(self) -> float:
         """Time per step of an epoch if the steps took no time."""
-        if self.loads_ahead:
+        source = self.experiment.input
+        if source.name == "loader" and source.workers:  # they load the next batches meanwhile
             return max(self.loading_seconds, self.copying_seconds)
         return self.loading_seconds + self.copying_seconds
 

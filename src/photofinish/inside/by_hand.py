@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.func
 
+from .device import is_capturing
 from .tensors import tensors_in
 from .timed_batches import NamedLoader
 
@@ -53,7 +54,8 @@ def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
         @functools.wraps(function)
         def call(*arguments: Any, **named: Any) -> Any:
             nonlocal depth, step_line
-            if first_values.is_compiling() or depth:  # compiled code may not leave its graph
+            # Compiled code may not leave its graph, and a capture may not be waited for.
+            if first_values.is_compiling() or depth or is_capturing():
                 return function(*arguments, **named)
             depth += 1
             try:
@@ -63,7 +65,6 @@ def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
             if callable(result):  # of torch.func
                 return watched(result)
             if depth == 0 and (line := _line()):
-                first_values.gradients_computed()
                 times[line] += 1
                 if line == step_line or times[line] == _LEAST_TIMES:
                     step_line = line

@@ -124,7 +124,8 @@ class Device:
         if is_capturing():
             return None
         event = event or self._new_event()
-        event.record(self._module.current_stream(self._device))
+        stream = getattr(self._module, "current_stream", None)  # torch.mps has none
+        event.record(*([stream(self._device)] if stream else []))
         return event
 
 

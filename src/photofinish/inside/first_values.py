@@ -6,7 +6,6 @@ import hashlib
 import math
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,7 +27,6 @@ class FirstValues:
         self._note = note
         self._names: dict[int, str] = {}
         """Names of weights by id, as their network has them."""
-        self._weights: list[torch.Tensor] = []
         self._modules: set[int] = set()
         self._inputs: list[tuple[float, ...]] = []
         self._losses: list[float] = []
@@ -90,7 +88,6 @@ class FirstValues:
             self._modules.update(map(id, module.modules()))
             for name, weight in module.named_parameters():
                 self._names.setdefault(id(weight), name)
-                self._weights.append(weight)
         if self._random_state is None:
             self._random_state = torch.get_rng_state()
             self._inputs += map(fingerprint_tensor, filter(_is_readable, tensors_in(inputs)))
@@ -148,18 +145,9 @@ class FirstValues:
         if not self._is_skipped:
             self.end()
 
-    def gradients_computed(self) -> None:
-        """Record the first gradients of a script that has made no optimizer."""
-        self._try(self._record_without_optimizer)
-
-    def _record_without_optimizer(self) -> None:
-        weights = [each for each in self._weights if each.is_leaf and each.grad is not None]
-        if weights:
-            self._record_step(SimpleNamespace(param_groups=[{"params": weights}]))
-
     def end(self) -> None:
         """Record no more."""
-        self._is_done, self._stepping, self._weights = True, None, []
+        self._is_done, self._stepping = True, None
         if torch.autograd.backward == self._record_and_backward:  # the script may replace it, too
             torch.autograd.backward = self._backward
         self._module_hook.remove()  # the optimizers' hooks are being called

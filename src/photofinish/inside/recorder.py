@@ -7,6 +7,7 @@ is a run of like periods. A period that starts an epoch, validates or is counted
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import math
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
-from .lengths import length_of_training, watch_arguments
+from .lengths import length_of_training
 from .line_file import LineFile
 from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .script_files import ScriptFiles
@@ -46,11 +47,11 @@ class Recorder:
 
     def __init__(self, folder: Path) -> None:
         self._lines = LineFile(folder)
-        self._note = self._lines.note
+        self.note = self._lines.note
         self._forward_hook: Any = None
         self.torch_version: tuple[int, ...] = ()
         self._compiles = self.is_nested = False
-        self._loaders = Loaders(self._note)
+        self._loaders = Loaders(self.note)
         self._files = ScriptFiles()
         self._optimizers = Optimizers()
         self._steps: list[int] = []
@@ -72,7 +73,7 @@ class Recorder:
         """Number of periods with validation, and of forward passes before the first step."""
         self._validations_before = 0
         """Number of periods with validation before the step that is counted."""
-        self._single_steps = SingleSteps(self._note)
+        self._single_steps = SingleSteps(self.note)
         self._watches_at = self._closes_at = 0.0
         self._begin_block(_clock())
         atexit.register(self._ended)
@@ -87,17 +88,13 @@ class Recorder:
         self.loader: int | None = None
         self._began_loader: int | None = None
 
-    def argparse_imported(self) -> None:
-        """Note a length of the training in the script's arguments, such as --epochs."""
-        watch_arguments(self._note)
-
     def other_imported(self, name: str) -> None:
         """Note a library whose training can't be seen."""
-        self._note(kind="other", name=name, at=_clock())
+        self.note(kind="other", name=name, at=_clock())
 
     def torch_imported(self) -> None:
         """Watch optimizers, modules, data loaders and compilation."""
-        self._note(kind="has_torch", value=True)
+        self.note(kind="has_torch", value=True)
         torch = sys.modules["torch"]
         self.torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
         if self.torch_version < (2, 0):  # its optimizers have no hooks
@@ -109,7 +106,7 @@ class Recorder:
 
         watch_torch(self)
         self.watch_forward()
-        self._first_step = FirstValues(self._note)
+        self._first_step = FirstValues(self.note)
         watch_gradients(self, self._first_step)
 
     def compiles(self) -> None:
@@ -121,7 +118,7 @@ class Recorder:
         if self._first_step:
             self._first_step.forget_modules()
         self._compiles = True
-        self._note(kind="compiles", value=True)
+        self.note(kind="compiles", value=True)
 
     def named(self, loader: Any) -> NamedLoader:
         """Return a loader that a script names as the training's."""
@@ -197,7 +194,7 @@ class Recorder:
             now, is_first = _clock(), self._seen_at is None
             self._seen_at = self._seen_at or now
             if is_first or self._lines.is_old(now):
-                self._note(kind="seen", **self._seen)
+                self.note(kind="seen", **self._seen)
 
     @property
     def _seen(self) -> dict[str, Any]:
@@ -259,7 +256,8 @@ class Recorder:
             try:
                 self.device = Device(device, self._lines.add)
             except Exception:  # noqa: BLE001  # of a device without a clock
-                self.note_unseen(f"trains on {kind} with a torch that can't time it")
+                why = f"trains on {kind} with a torch that can't time it"
+                self.note(kind="unseen", why=why, may_be_named=False)
         if self._first_step_at is None:
             self._first_step_at = _clock()
             self.is_attentive = self.device is not None
@@ -269,10 +267,10 @@ class Recorder:
 
                 self._began_cpu_seconds = 0.0
                 Finalize(None, self._ended, exitpriority=0)  # such a process skips atexit
-            self._note(kind="files", value=self._files.end())
-        self._note(kind="optimizer", device=kind, is_named=key == NAMED)
+            self.note(kind="files", value=self._files.end())
+        self.note(kind="optimizer", device=kind, is_named=key == NAMED)
         if length := length_of_training():
-            self._note(kind="loops", **length)
+            self.note(kind="loops", **length)
         self._lines.write_soon()  # the second step may take minutes
         return number
 
@@ -360,13 +358,13 @@ class Recorder:
 
     def note_unseen(self, why: str) -> None:
         """Note why the script takes steps that no hook sees."""
-        self._note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
+        self.note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
 
     @functools.lru_cache  # noqa: B019  # there is one recorder
     def note_autocast(self, dtype: str) -> None:
         """Note once that an autocast computes in this type on CUDA only."""
         self._single_steps.is_cast = True
-        self._note(kind="autocast", dtype=dtype)
+        self.note(kind="autocast", dtype=dtype)
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
@@ -374,13 +372,14 @@ class Recorder:
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
         if self._first_step_at is None:
-            self._note(kind="seen", **self._seen)
+            self.note(kind="seen", **self._seen)
         else:
-            self._end_run()
-            if any(self._steps):  # of an optimizer that ends no period
-                self._end_block(self._stepped_at)
-            if self.device is not None:
-                self.device.add_known(waits=True)
-            self._lines.add_memory()
-        self._note(kind="failure", value=failure())
-        self._note(kind="end", at=_clock())
+            with contextlib.suppress(RuntimeError):  # of a device after the script's own error
+                self._end_run()
+                if any(self._steps):  # of an optimizer that ends no period
+                    self._end_block(self._stepped_at)
+                if self.device is not None:
+                    self.device.add_known(waits=True)
+                self._lines.add_memory()
+        self.note(kind="failure", value=failure())
+        self.note(kind="end", at=_clock())

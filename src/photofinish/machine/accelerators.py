@@ -140,16 +140,15 @@ def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
 
     if _are_hidden():
         return HIDDEN
-    try:
+    gpus: list[AcceleratorFacts] = []
+    with suppress(pynvml.NVMLError):  # CUDA sees no GPU from the first unknown name on
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return _WITHOUT_TORCH
-    driver, gpus = _nvidia_driver(), []
-    visible = list(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")))
-    for place in visible or map(str, range(pynvml.nvmlDeviceGetCount())):
-        gpu = nvidia_handle(place)
-        name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
-        gpus.append(AcceleratorFacts("cuda", name, int(memory.total), driver))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").replace(" ", "").split(",")
+        every = map(str, range(pynvml.nvmlDeviceGetCount()))
+        for place in filter(None, visible if any(visible) else every):
+            gpu = nvidia_handle(place)
+            name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
+            gpus.append(AcceleratorFacts("cuda", name, int(memory.total), _nvidia_driver()))
     return tuple(gpus) or _WITHOUT_TORCH
 
 

@@ -36,8 +36,8 @@ _TICKS_SECONDS = 0.05
 LEAST_WINDOW_SECONDS = 1.0
 """Shortest window, because a reading takes some milliseconds."""
 _PAGE_BYTES = 4096
-_READINGS, _IDLE_PERCENT = 5, 5
-"""Readings of a GPU's utilization in a second, and the most of a desktop's GPU, by hand."""
+_READINGS, _READING_SECONDS, _IDLE_PERCENT = 6, 0.3, 5
+"""Readings of a GPU's utilization, their distance, and the most of a desktop's, by hand."""
 _SLOWDOWNS = {
     pynvml.nvmlClocksThrottleReasonHwSlowdown: "protection of the hardware",
     pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "heat, by the hardware",
@@ -145,15 +145,15 @@ def nvidia_handle(gpu: str) -> Any:
 def nvidia_gpu_works(gpu: str) -> bool:
     """Return True if a GPU computes, for any program, while nothing of this process runs there.
 
-    A container hides the programs, but not this. It takes a second, as the driver's figures do.
+    A container hides the programs, but not this. The driver's figures are of the second before.
     """
     percents = []
     with suppress(pynvml.NVMLError):  # there is none of AMD's
         handle = nvidia_handle(gpu)
         for _ in range(_READINGS):
-            time.sleep(LEAST_WINDOW_SECONDS / _READINGS)
+            time.sleep(_READING_SECONDS)
             percents.append(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    return bool(percents) and percents[-1] > 0 and sum(percents) > _IDLE_PERCENT * len(percents)
+    return min(percents[-3:], default=0) > _IDLE_PERCENT
 
 
 def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:

@@ -7,12 +7,11 @@ a step's time is fixed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -26,7 +25,6 @@ from photofinish.measure.in_turns import Context, Way, time_in_turns
 from photofinish.measure.operations import count_operations
 from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.step_parts import measure_launches, measure_parts
-from photofinish.measure.take_parts import Deadline
 from photofinish.measure.threads import ways_of_threads
 from photofinish.results.measurements import (
     InTurns,
@@ -53,9 +51,9 @@ _SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
 _MOST_STEPS_PER_SAMPLE = 50
 _SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
 _LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
-_MOST_STEPS, _ENOUGH_STEPS, _LEAST_STEPS = 100, 5, 2
+_MOST_STEPS, _ENOUGH_STEPS = 100, 5
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
-_TURNS_SHARE, _MOST_TURNS_SECONDS, _LEAST_TURNS = 0.06, 2.0, 3  # on the CPU
+_TURNS_SHARE, _MOST_TURNS_SECONDS, _LEAST_TURNS = 0.06, 2.0, 5  # on the CPU
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -71,7 +69,7 @@ class Profile(NamedTuple):
     not_attributed: str | None
     operations: Operations | None
     not_counted: str | None
-    tried_threads: Mapping[int, SteadyState] = MappingProxyType({})
+    tried_threads: dict[int, SteadyState]
 
 
 def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> Profile:
@@ -84,7 +82,7 @@ def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> P
     if not is_alone or experiment.model.compile:
         why = "the network is compiled" if is_alone else "several processes train together"
         samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
-        return Profile(measure_steps(trained, samples)[0], None, why, None, why)
+        return Profile(measure_steps(trained, samples)[0], None, why, None, why, {})
     plan = plan_attribution(trained, step_seconds, training_seconds, most_images=_room(trained))
     tries: tuple[int, ...] = (plan.other_batch_images,)
     attributed: tuple[StepAttribution | None, str | None]
@@ -120,7 +118,7 @@ def take_turns(
 ) -> tuple[SteadyState, list[SteadyState], dict[int, SteadyState]]:
     """Time the step as it is, in turns with other batches, and on the CPU with fewer threads.
 
-    On the CPU, it takes about `seconds`, and on an accelerator as long as planned.
+    On the CPU, it takes about `seconds` or five turns, and on an accelerator as long as planned.
     """
     with scratch_steps(trainer, *other_images, at_once=plan.steps) as (own, *others):
         of_threads: dict[int, Way] = {}
@@ -129,10 +127,14 @@ def take_turns(
             of_threads = ways_of_threads(own, step_seconds)
             first = of_threads.pop(torch.get_num_threads())
         ways = [first, *(first._replace(take=steps) for steps in others)]
-        deadline, turns = Deadline(trainer, seconds), count(1)
+        turns, began_seconds = count(1), 0.0
 
-        def is_over() -> bool:
-            return trainer.device == CPU and next(turns) >= _LEAST_TURNS and deadline.is_over()
+        def is_over() -> bool:  # after each turn
+            nonlocal began_seconds
+            now_seconds = trainer.clock.now_seconds()
+            began_seconds = began_seconds or now_seconds
+            is_enough = next(turns) >= _LEAST_TURNS and trainer.device == CPU
+            return is_enough and now_seconds - began_seconds > seconds
 
         states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
     threads = dict(zip(of_threads, states[len(ways) :], strict=True))
@@ -197,10 +199,9 @@ def plan_attribution(
     settings, batch_images = trainer.experiment.input, trainer.training.batch_size
     devices = trainer.team.device_count
     workers = settings.workers if settings.name == "loader" else 0
-    share_seconds = max(_LEAST_SECONDS, _PASS_SHARE * training_seconds)
-    steps = min(_MOST_STEPS, int(min(_MOST_SECONDS, share_seconds) / step_seconds))
-    slow_steps = min(_ENOUGH_STEPS, int(max(_MOST_SECONDS, share_seconds) / step_seconds))
-    steps = max(_LEAST_STEPS + _LEAST_STEPS_PER_WORKER * workers, slow_steps, steps)
+    seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _PASS_SHARE * training_seconds))
+    least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
+    steps = min(_MOST_STEPS, max(least_steps, int(seconds / step_seconds)))
     most_images = min(most_images, trainer.training.image_count // LEAST_STEPS_AN_EPOCH)
     most_times = min(most_images / batch_images, _MOST_SECONDS / step_seconds)
     larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]

@@ -80,7 +80,7 @@ def time_in_turns(
     for way in ways:
         seconds, cpu_seconds = zip(*times[way], strict=True)
         state = SteadyState(steps_per_sample=way.steps, sample_seconds=seconds)
-        if trainer.device == CPU:
+        if trainer.device == CPU and trainer.team.size == 1:
             state = state.model_copy(update={"cpu_seconds": cpu_seconds})
         states.append(state)
     return states

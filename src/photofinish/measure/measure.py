@@ -135,7 +135,7 @@ def _profile(trainer: Trainer, parts: tuple[TimedPart, ...], job_seconds: float)
     take = partial(profile, trainer, step_seconds, job_seconds)
     # With several processes, a rank that fails alone would leave the others in a collective.
     profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
-    return profiled or Profile(None, None, why, None, why)
+    return profiled or Profile(None, None, why, None, why, {})
 
 
 def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
@@ -143,8 +143,8 @@ def _profile_slow(trainer: Trainer, job_seconds: float) -> Profile:
     allowed = seconds(_JOB_SHARE * job_seconds)
     why = f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
     if trainer.team.size > 1 or trainer.experiment.model.compile:
-        return Profile(None, None, why, None, why)
-    return Profile(None, None, why, *attempt(partial(count_operations, trainer)))
+        return Profile(None, None, why, None, why, {})
+    return Profile(None, None, why, *attempt(partial(count_operations, trainer)), {})
 
 
 def resident_batches(setup: Setup) -> Batches | None:

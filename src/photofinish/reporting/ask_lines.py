@@ -166,11 +166,11 @@ def seen_line(run: Result, watched: Watched | None) -> str:
 
 
 def _launching_share(gpu: JobTimes) -> float:
-    """Return the share of a step that launching takes, or 0 if the GPU's own work hides it."""
+    """Return the least share of a step that launching takes, or 0 if the GPU's work hides it."""
     script, counted = gpu.script if isinstance(gpu, MeasuredJob) else None, gpu.operations
     if not (script and counted) or script.idle_share < MOST_OF_IT:
         return 0.0
-    return min(1.0, counted.kernels * LAUNCH_SECONDS[1] / gpu.median_step_seconds)
+    return min(1.0, counted.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
 
 
 def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) -> Iterator[str]:

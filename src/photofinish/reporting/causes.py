@@ -31,7 +31,12 @@ def cause(found: Diagnosis) -> str:
     if found.not_known:
         return say("why: busy") if found.not_known == BUSY else found.not_known
     if costs is None and run.waiting_share:
-        return say("script waits", run=run, step=timings.median_step_seconds)
+        return say(
+            "script waits",
+            run=run,
+            batch=(run.loading_seconds or 0.0) / (timings.steps_per_epoch or 1),
+            step=timings.median_step_seconds,
+        )
     if costs is None:
         return found.cause
     if found.cause in ("copy-bound", "input-bound"):

@@ -183,7 +183,8 @@ def where_a_step_goes(pair: Comparison) -> Picture | None:
     if not runs:
         return None
     figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
-    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in runs[0].shares}
+    names = dict.fromkeys(part for run in runs for part in run.shares)
+    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in names}
     begin, devices, texts = [0.0] * len(runs), [], []
     for part, shares in parts.items():
         name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"

@@ -220,7 +220,7 @@ TEMPLATES = {
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
     "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
-    "{run.batch_seconds:time} a batch, "
+    "{batch:time} a batch, "
     "while a step takes {step:time}",
     "waits": "{what} takes {share:.0%} of an epoch: {batch:time} a batch, while a step takes "
     "{step:time}",
@@ -361,8 +361,8 @@ TEMPLATES = {
     "read back": "Call it every 50 steps.",
     "keep size": "Its result's size is read back; `torch.where` keeps the size.",
     "make there": "Create the tensor on the GPU with `device=`.",
-    "launching": "Launching kernels takes about {share:.0%} of each step on the GPU: try a larger "
-    "batch, `torch.compile` or CUDA graphs.",
+    "launching": "Launching kernels takes at least {share:.0%} of each step on the GPU: "
+    "try a larger batch, `torch.compile` or CUDA graphs.",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",

@@ -104,6 +104,11 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
         return self.whole_seconds - self.once_seconds
 
     @property
+    def mean_epoch_seconds(self) -> float:
+        """Mean duration of a training pass in the whole job."""
+        return self.passes_seconds / self.planned_epochs / (1 + self.validation_share)
+
+    @property
     def median_epoch_seconds(self) -> float:
         """Median duration of a training pass."""
         return statistics.median(self.epoch_seconds)

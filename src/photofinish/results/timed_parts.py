@@ -46,6 +46,8 @@ class EpochByParts:
     """Time that only the first epoch takes, for example to fill a cache."""
     between_seconds: float = 0.0
     """Time at an epoch's start beside its steps and waits, for example to save a checkpoint."""
+    mean_waiting_seconds: float = 0.0
+    """Time of waits in an epoch."""
 
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:
@@ -73,8 +75,8 @@ def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByPar
     start_wait = _excess([(part.waiting_seconds or 0.0) - part.steps * a_step for part in starts])
     pairs = zip(waits, steady, strict=True)
     waits = [start_wait + epoch_steps * waited / part.steps for waited, part in pairs]
-    between_seconds = max(0.0, start_seconds - start_wait)
-    return EpochByParts(seconds, values, tuple(waits), once_seconds, between_seconds)
+    between_seconds, mean = max(0.0, start_seconds - start_wait), start_wait + epoch_steps * a_step
+    return EpochByParts(seconds, values, tuple(waits), once_seconds, between_seconds, mean)
 
 
 def _excess(seconds: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -128,6 +128,7 @@ def run_recorded(
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
     fails as it asks for one, run it again with cuda meaning the CPU.
     """
+    place = os.lseek(0, 0, os.SEEK_CUR) if sys.stdin and sys.stdin.seekable() else None
     with recording(kind, gpus) as (folder, own_variables):
         gpu = own_variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else ""
         was_used = bool(gpu) and nvidia_gpu_works(gpu)
@@ -152,8 +153,8 @@ def run_recorded(
     cuda_at = variables.get(MAPS_CUDA, "")
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
         print(_AGAIN.format(at), file=sys.stderr)
-        with suppress(OSError):  # a pipe was read by the first run
-            os.lseek(0, 0, os.SEEK_SET)
+        if takes_input and place is not None:
+            os.lseek(0, place, os.SEEK_SET)
         again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: at})
         return again(shows_output=shows_output, takes_input=takes_input)
     text = command if isinstance(command, str) else shlex.join(command)

@@ -171,7 +171,8 @@ class Process:
         if kind == "optimizer":
             if line["is_named"]:
                 self.named = len(self.steps)
-                self.unseen = self.unseen if line["device"] == "cpu" else None
+                if self.may_be_named and line["device"] != "cpu":
+                    self.unseen = None
             self.steps.append(0)
             self.device = line["device"] if self.device == "cpu" else self.device
         elif kind == "loader":

@@ -42,7 +42,7 @@ from photofinish.scripts.script_record import (
     steps_of_epoch,
 )
 from photofinish.stage.locks import exclusive, exclusive_machine
-from photofinish.stage.process import end_group
+from photofinish.stage.process import end_group, stop_timer
 from photofinish.wording import counted
 
 _LEAST_EPOCHS = 2
@@ -191,6 +191,7 @@ def _run(
             return None
         except (KeyboardInterrupt, TerminatedError) as error:
             stops.append(error)
+            stop_timer()  # so that what was measured is kept
             _end(process)
             return process.wait() or 1
 

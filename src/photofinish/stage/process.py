@@ -36,11 +36,11 @@ def run_stage(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _stop_timer()
+        stop_timer()
         print("interrupted", file=sys.stderr)
         sys.exit(EXIT_INTERRUPTED)
     except TerminatedError as error:
-        _stop_timer()
+        stop_timer()
         print(f"stopped: {error}", file=sys.stderr)
         sys.exit(EXIT_TERMINATED)
     except OSError as error:
@@ -49,11 +49,11 @@ def run_stage(main: Callable[[], None]) -> None:
         sys.exit(EXIT_FAILED)
     finally:
         # While Python shuts down, nothing handles an exception.
-        _stop_timer()
+        stop_timer()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _stop_timer() -> None:
+def stop_timer() -> None:
     """Stop `end_on_sigterm` from raising again."""
     if hasattr(signal, "setitimer"):  # Windows has none
         signal.setitimer(signal.ITIMER_REAL, 0)
