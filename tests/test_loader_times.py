@@ -297,7 +297,7 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     total_seconds = result.timings.startup_seconds + epochs * 0.7
     times = {"epochs": (epoch,) * epochs, "parts": (part,), "total_seconds": total_seconds}
     result = with_timings(result, **times)
-    assert len(loader_remedies(as_result(result), as_result(result).costs)) == suggested
+    assert len(loader_remedies(as_result(result), result.record.experiment)) == suggested
 
 
 @pytest.mark.parametrize("item_seconds", [0.001, 0.1, 0.4, 2.0])
@@ -364,7 +364,7 @@ def test_a_suggestion_gains_what_it_predicts(
         loader=found.model_copy(update={"tried_inputs": tried}),
         attribution=made_up_attribution(0.0),
     )
-    (remedy,) = loader_remedies(as_result(result), as_result(result).costs)
+    (remedy,) = loader_remedies(as_result(result), result.record.experiment)
     assert remedy.settings == ONCE | {INPUT: "resident"}
     items, targets = zip(*(live.dataset.read(row, 0) for row in range(8)), strict=True)
     packed = replace(live.dataset.part, images=np.stack(items), labels=np.stack(targets), read=None)

@@ -64,15 +64,14 @@ def diagnose(run: Result) -> tuple[Diagnosis, ...]:
 
 
 def _diagnose_waits(run: Result) -> Diagnosis | None:
-    """Return a diagnosis of steps without parts: if they mostly wait for batches, else None.
-
-    An experiment has a reason for it.
-    """
+    """Return a diagnosis of steps without parts: if they mostly wait for batches, or its reason."""
     waits = run.has_steps and run.waiting_share > 0.5
     if waits and not run.timings.step_warnings:
         remedies = loader_remedies(run, run.settings) if run.settings else []
-        none: NoRemedy | None = "no gain" if run.settings and not remedies else None
-        return Diagnosis("an epoch", "input-bound", run, tuple(remedies), none)
+        has_tried = run.timings.loader and run.timings.loader.tried_inputs
+        return Diagnosis(
+            "an epoch", "input-bound", run, tuple(remedies), "no gain" if has_tried else None
+        )
     likely: Cause | None = "input-bound" if waits else None
     why = BUSY if waits else run.timings.not_attributed
     return Diagnosis("an epoch", "not known", run, not_known=why, likely=likely) if why else None

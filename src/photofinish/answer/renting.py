@@ -42,15 +42,14 @@ def renting(
     Estimates are scaled by `measured` times of the same training on a GPU.
     """
     timings, options, not_counted = run.timings, [], None
-    if operations := timings.operations:
+    operations = timings.operations
+    if operations and run.loading_seconds is not None:
         precision = operations.precision(run.wanted_precision)
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
             accelerator = accelerators()[name]
-            estimate = None
-            if run.loading_seconds is not None:
-                estimate = estimate_job(run, operations, stays, accelerator, scale)
+            estimate = estimate_job(run, operations, stays, accelerator, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),
@@ -60,5 +59,7 @@ def renting(
             )
             options.append(option)
     elif settings.accelerators:
-        not_counted = timings.not_counted or "a step's operations were not counted"
+        not_counted = timings.not_counted or (
+            "its loading was not timed" if operations else "a step's operations were not counted"
+        )
     return RentalComparison(tuple(options), not_counted)

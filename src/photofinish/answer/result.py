@@ -189,11 +189,11 @@ class Result:
         waited_seconds = self.waiting_share * self.timings.measured_epoch_seconds
         if not (isinstance(source, LoaderInput) and source.workers):
             return waited_seconds
-        if loader is None:
+        if loader is None or not self.timings.epoch_steps:
             return None
         own = [each for each in loader.tried_workers if each.workers == source.workers]
         seconds = own[0].batch_seconds if own else loader.whole_seconds / source.workers
-        seconds *= self.timings.epoch_steps or 1
+        seconds *= self.timings.epoch_steps
         if not source.persistent_workers:
             seconds += loader.start_seconds_by(source.workers)
         return max(waited_seconds, seconds)

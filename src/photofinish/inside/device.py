@@ -46,15 +46,17 @@ class Device:
     def __init__(self, device: Any, add: Callable[[list[Any]], None]) -> None:
         """Set the clock once the device is idle. Raise an error if it has none."""
         torch = sys.modules["torch"]
-        self._device, self._add = device, add
+        self._add = add
         of_kind: Any = getattr(torch, device.type, None)
         self._module: Any = getattr(torch, "accelerator", of_kind)  # from torch 2.6 on
         if hasattr(torch, "Event"):  # from torch 2.5 on
             self._new_event = functools.partial(torch.Event, device, enable_timing=True)
         else:
             self._new_event = functools.partial(of_kind.Event, enable_timing=True)
+        # torch.mps has neither streams nor several devices.
+        self._where = (device,) if hasattr(self._module, "current_stream") else ()
         begin, self._passed = self._recorded(), self._recorded()
-        self._module.synchronize(device)
+        self._module.synchronize(*self._where)
         begin.elapsed_time(self._passed)
         self._passed_at = _clock()
         """Time of the last event that ended a block and was passed."""
@@ -105,7 +107,7 @@ class Device:
         if is_capturing():
             return
         if waits:
-            self._module.synchronize(self._device)
+            self._module.synchronize(*self._where)
         while self._blocks and self._blocks[0].is_over:
             line, end, parts, periods = self._blocks.pop(0)
             line[0] = max(line[0], self._ended_at)
@@ -124,8 +126,7 @@ class Device:
         if is_capturing():
             return None
         event = event or self._new_event()
-        stream = getattr(self._module, "current_stream", None)  # torch.mps has none
-        event.record(*([stream(self._device)] if stream else []))
+        event.record(*map(self._module.current_stream, self._where))
         return event
 
 

@@ -380,6 +380,6 @@ class Recorder:
                     self._end_block(self._stepped_at)
                 if self.device is not None:
                     self.device.add_known(waits=True)
-                self._lines.add_memory()
+            self._lines.add_memory()
         self.note(kind="failure", value=failure())
         self.note(kind="end", at=_clock())

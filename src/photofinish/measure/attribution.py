@@ -127,14 +127,13 @@ def take_turns(
             of_threads = ways_of_threads(own, step_seconds)
             first = of_threads.pop(torch.get_num_threads())
         ways = [first, *(first._replace(take=steps) for steps in others)]
-        turns, began_seconds = count(1), 0.0
+        turn, began_at = count(1), 0.0
 
         def is_over() -> bool:  # after each turn
-            nonlocal began_seconds
-            now_seconds = trainer.clock.now_seconds()
-            began_seconds = began_seconds or now_seconds
-            is_enough = next(turns) >= _LEAST_TURNS and trainer.device == CPU
-            return is_enough and now_seconds - began_seconds > seconds
+            nonlocal began_at
+            now = trainer.clock.now_seconds()
+            began_at = began_at or now
+            return next(turn) >= _LEAST_TURNS and now - began_at > seconds and trainer.device == CPU
 
         states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
     threads = dict(zip(of_threads, states[len(ways) :], strict=True))
@@ -201,7 +200,7 @@ def plan_attribution(
     workers = settings.workers if settings.name == "loader" else 0
     seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _PASS_SHARE * training_seconds))
     least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
-    steps = min(_MOST_STEPS, max(least_steps, int(seconds / step_seconds)))
+    steps = max(least_steps, min(_MOST_STEPS, int(seconds / step_seconds)))
     most_images = min(most_images, trainer.training.image_count // LEAST_STEPS_AN_EPOCH)
     most_times = min(most_images / batch_images, _MOST_SECONDS / step_seconds)
     larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]

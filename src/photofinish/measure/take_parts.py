@@ -155,9 +155,10 @@ def parts_of_epoch(
         steps_done = samples / training.batch_size
         part = TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds)
         if waits:
-            names = "waiting_seconds", "waiting_cpu_seconds"
-            sums = map(sum, zip(*waits, strict=True))
-            part = part.model_copy(update=dict(zip(names, sums, strict=True)))
+            waited_seconds, cpu_seconds = map(sum, zip(*waits, strict=True))
+            part = part.model_copy(
+                update={"waiting_seconds": waited_seconds, "waiting_cpu_seconds": cpu_seconds}
+            )
             waits.clear()
         yield part, losses
         holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()

@@ -31,12 +31,8 @@ def cause(found: Diagnosis) -> str:
     if found.not_known:
         return say("why: busy") if found.not_known == BUSY else found.not_known
     if costs is None and run.waiting_share:
-        return say(
-            "script waits",
-            run=run,
-            batch=(run.loading_seconds or 0.0) / (timings.steps_per_epoch or 1),
-            step=timings.median_step_seconds,
-        )
+        batch = run.waiting_share * (run.step_share_seconds or 0.0)
+        return say("script waits", run=run, batch=batch, step=timings.median_step_seconds)
     if costs is None:
         return found.cause
     if found.cause in ("copy-bound", "input-bound"):

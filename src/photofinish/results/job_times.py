@@ -105,8 +105,8 @@ class JobTimes(ProcessTimes, StepMeasurements, ABC):
 
     @property
     def mean_epoch_seconds(self) -> float:
-        """Mean duration of a training pass in the whole job."""
-        return self.passes_seconds / self.planned_epochs / (1 + self.validation_share)
+        """Mean duration of a training pass."""
+        return statistics.fmean(self.epoch_seconds)
 
     @property
     def median_epoch_seconds(self) -> float:

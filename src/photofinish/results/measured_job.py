@@ -58,6 +58,10 @@ class MeasuredJob(Measured, JobTimes):
         return list(self.epoch_by_parts.values)
 
     @property
+    def mean_epoch_seconds(self) -> float:
+        return self.epoch_by_parts.seconds  # the last part may be a small batch
+
+    @property
     def pass_seconds(self) -> list[float]:
         return [seconds + self._validation_seconds for seconds in self.epoch_by_parts.values]
 

@@ -38,7 +38,7 @@ except ImportError:  # Windows
 _PACKAGE = "_photofinish"
 """Name of the recorder in a script's process, whose Python may lack photofinish."""
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
-_POLL_SECONDS = 1.0
+_POLL_SECONDS, _STDIN = 1.0, Path("/dev/stdin")
 _ENOUGH_SECONDS = 15.0
 """Time of training to watch. Of recorded trainings, 60 s hold no more of the other runs' times."""
 UNSEEN_SECONDS = 30.0
@@ -128,7 +128,7 @@ def run_recorded(
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
     fails as it asks for one, run it again with cuda meaning the CPU.
     """
-    place = os.lseek(0, 0, os.SEEK_CUR) if sys.stdin and sys.stdin.seekable() else None
+    place = os.lseek(0, 0, os.SEEK_CUR) if takes_input and _STDIN.is_file() else None
     with recording(kind, gpus) as (folder, own_variables):
         gpu = own_variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else ""
         was_used = bool(gpu) and nvidia_gpu_works(gpu)
@@ -153,7 +153,7 @@ def run_recorded(
     cuda_at = variables.get(MAPS_CUDA, "")
     if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
         print(_AGAIN.format(at), file=sys.stderr)
-        if takes_input and place is not None:
+        if place is not None:
             os.lseek(0, place, os.SEEK_SET)
         again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: at})
         return again(shows_output=shows_output, takes_input=takes_input)
@@ -255,7 +255,7 @@ def _running(
     shows_output: bool,
     takes_input: bool,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    is_answered = shows_output or not sys.stdin.isatty()
+    is_answered = shows_output or not (sys.stdin and sys.stdin.isatty())
     try:
         process = subprocess.Popen(
             command,

@@ -198,10 +198,10 @@ def _run(
     variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
     run = run_recorded(command, kind, until, variables, gpus=gpus)
     if stops:
-        return replace(run, ended="a signal to its stage"), stops[0]
-    if run.status is None and run.figures is None:
-        return replace(run, ended="its time_limit, before a step was timed"), None
-    return run, None
+        run = replace(run, ended="a signal to its stage")
+    elif run.status is None and run.figures is None:
+        run = replace(run, ended="its time_limit, before a step was timed")
+    return run, next(iter(stops), None)
 
 
 def in_shell(command: str) -> list[str]:
