@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import warm_python
@@ -20,6 +21,7 @@ from photofinish.commands.ask import ask, ask_command
 from photofinish.config.compare import Comparing
 from photofinish.config.kinds import KINDS, AcceleratorKind
 from photofinish.errors import UserError
+from photofinish.inside.single_steps import SingleSteps
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.reporting.ask_files import AskFiles
@@ -338,7 +340,14 @@ def test_weights_that_are_offloaded_still_compute_on_the_gpu() -> None:
     assert process.used_accelerator
 
 
-def test_a_script_with_an_optimizer_of_its_own_is_not_waited_for_long() -> None:
+def test_a_compiled_step_never_runs_uncompiled_on_a_gpu() -> None:
+    note = Mock()
+    facts: Any = {"is_training": True, "is_early": False, "compiles": True, "version": (2, 14)}
+    assert SingleSteps(note).step_ended(**facts, is_on_cpu=False)
+    assert note.call_args.kwargs["kind"] == "uncounted"
+
+
+def test_a_script_that_loads_batches_alone_is_not_waited_for_long() -> None:
     process = Process()
     process.add({"kind": "seen", "batches": 500, "forward_passes": 500, "at": 10.0})
     assert not process.steps_by_itself(60.0)

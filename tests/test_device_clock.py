@@ -111,7 +111,6 @@ for _ in photofinish.steps(loader(300, 0.005)):
     device.launch(0.01)
     read()
 """
-# A loss is read in each step or at the end of each epoch.
 SCRIPTS = {
     "loading hidden behind computing": Truth(HIDDEN, 0.3, 0.0, 60, 18.0),
     "slow steps, read": Truth(steps(60, 0.15, 0.05, "read()"), 0.2, 0.75, 60, 12.0),

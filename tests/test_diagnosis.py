@@ -186,13 +186,8 @@ def by_two(
     batch_seconds: float, loader: LoaderTimes | None = None, start_seconds: float = 0.0
 ) -> LoaderTimes:
     """Return the times of a loader whose two workers bring a batch so often."""
-    workers = TriedWorkers(
-        workers=2,
-        batch_seconds=batch_seconds,
-        start_seconds=start_seconds,
-        cpu_seconds=(),
-        memory_bytes=(),
-    )
+    rest: Any = {"start_seconds": start_seconds, "cpu_seconds": (), "memory_bytes": ()}
+    workers = TriedWorkers(workers=2, batch_seconds=batch_seconds, **rest)
     loader = loader or LoaderTimes(samples=16)
     return loader.model_copy(update={"tried_workers": (workers,)})
 

@@ -135,7 +135,6 @@ def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatc
 def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
     monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
 ) -> None:
-    """The driver's figure falls to 0 within a second after a script was ended."""
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda place: place)
     rates = Mock(side_effect=[SimpleNamespace(gpu=each) for each in percents])
