@@ -371,7 +371,7 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
         once_seconds=0.0,
         passes_seconds=sum(epochs),
         measured_epoch_seconds=statistics.fmean(epochs),
-        epoch_by_parts=None,
+        epoch_by_parts=SimpleNamespace(values=epochs),
         epoch_seconds=epochs,
         median_step_seconds=same.median_seconds,
         steady_state=same,
