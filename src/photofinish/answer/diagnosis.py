@@ -64,7 +64,7 @@ def diagnose(run: Result) -> tuple[Diagnosis, ...]:
 
 
 def _diagnose_waits(run: Result) -> Diagnosis | None:
-    """Return a diagnosis of steps without parts: if they mostly wait for batches, or its reason."""
+    """Return a diagnosis of steps without parts, or None if nothing is known of them."""
     waits = run.has_steps and run.waiting_share > 0.5
     if waits and not run.timings.step_warnings:
         remedies = loader_remedies(run, run.settings) if run.settings else []

@@ -81,11 +81,9 @@ class Device:
             self._parts.append((begin, end))
         if self._is_over:
             self._periods += self._is_sampled
-            self._is_over = False
-            now = _clock()
+            now, self._is_over = _clock(), False
             self._is_sampled = now - self._sampled_at > _SAMPLE_SECONDS
-            if self._is_sampled:
-                self._sampled_at = now
+            self._sampled_at = now if self._is_sampled else self._sampled_at
 
     def leave_out(self) -> None:
         """Leave out a period with the recorder's own work."""

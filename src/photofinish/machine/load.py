@@ -145,7 +145,7 @@ def nvidia_handle(gpu: str) -> Any:
 def nvidia_gpu_works(gpu: str) -> bool:
     """Return True if a GPU computes, for any program, while nothing of this process runs there.
 
-    A container hides the programs, but not this. The driver's figures are of the second before.
+    A container hides the programs, but not this.
     """
     percents = []
     with suppress(pynvml.NVMLError):  # there is none of AMD's

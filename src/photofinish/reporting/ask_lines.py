@@ -187,6 +187,8 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
         yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))
+    if pair.cpu.compiles and decision.worth.basis == "estimated":
+        yield say("eager estimate", gpu=gpu_words(decision.worth))
     if pair.gpu and (share := _launching_share(pair.gpu.timings)) > MOST_OF_IT:
         yield say("launching", share=share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
