@@ -21,7 +21,7 @@ from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
 from photofinish.runs.distributed import check_same_project
 from photofinish.runs.run import Run
-from photofinish.stage.rank import Rank
+from photofinish.stage.process import Rank
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, configure_torch

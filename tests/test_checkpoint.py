@@ -14,7 +14,7 @@ from conftest import HeldClock, MakeRun
 from training_process import train_here
 
 from photofinish.results.records import TrainingTimes, read_record
-from photofinish.stage.rank import seconds_since_process_start
+from photofinish.stage.process import seconds_since_process_start
 from photofinish.training.checkpoint import CheckpointStore, State, prune_checkpoints
 
 
@@ -100,7 +100,7 @@ def test_checkpoints_are_in_no_jobs_time_and_have_a_figure_of_their_own(
     monkeypatch.setattr(CheckpointStore, "save", save_slowly)
     monkeypatch.setattr("time.monotonic", lambda: monotonic() + slow.now_seconds)
     monkeypatch.setattr(
-        "photofinish.stage.rank.seconds_since_process_start",
+        "photofinish.stage.process.seconds_since_process_start",
         lambda: seconds_since_process_start() + slow.now_seconds,
     )
     train_here(run := make_run(epochs=2))

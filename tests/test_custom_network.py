@@ -26,7 +26,7 @@ from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
-from photofinish.stage.rank import seconds_since_process_start
+from photofinish.stage.process import seconds_since_process_start
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.custom_step import step_with_a_loss
@@ -141,7 +141,7 @@ def test_channels_last_is_tried_in_no_start_up(
     monkeypatch.setattr("photofinish.training.custom_check.blank", blank_slowly)
     monkeypatch.setattr("time.monotonic", lambda: monotonic() + slow.now_seconds)
     monkeypatch.setattr(
-        "photofinish.stage.rank.seconds_since_process_start",
+        "photofinish.stage.process.seconds_since_process_start",
         lambda: seconds_since_process_start() + slow.now_seconds,
     )
     measure_here(run)

@@ -27,7 +27,7 @@ from torch.utils.data import get_worker_info
 from photofinish.answer.remedies import loader_remedies
 from photofinish.answer.result import Trained
 from photofinish.config.experiment import LoaderInput
-from photofinish.data.live import LiveSamples
+from photofinish.data.sources import LiveSamples
 from photofinish.measure import loader_times, loader_workers
 from photofinish.measure.loader_times import measure, measure_loader
 from photofinish.measure.loader_tries import RESIDENT, try_inputs

@@ -153,7 +153,7 @@ def test_a_verbose_run_shows_dvcs_lines_and_goes_from_nothing_to_the_answers(
 @pytest.mark.parametrize(
     ("edited", "line", "stages"),
     [
-        ("src/photofinish/config/messages.py", "added = 1", set()),
+        ("src/photofinish/config/problems.py", "added = 1", set()),
         ("src/photofinish/config/tables/prices.csv", "", {"compare"}),
         ("src/photofinish/measure/take_parts.py", "added = 1", _MEASURE),
         ("src/photofinish/training/step.py", "'A docstring.'  # and a comment", set()),

@@ -18,12 +18,12 @@ from photofinish.files import project_root
 from photofinish.git import git
 from photofinish.machine.host import git_commit
 from photofinish.results.records import TrainingTimes, read_record
-from photofinish.stage.rank import note_start_of_stage, seconds_since_stage_start
+from photofinish.stage.process import note_start_of_stage, seconds_since_stage_start
 
 
 def test_the_start_of_the_process_is_known_to_a_few_hundredths() -> None:
     code = (
-        "from photofinish.stage.rank import seconds_since_process_start as s; "
+        "from photofinish.stage.process import seconds_since_process_start as s; "
         "import time; before = time.time(); taken = s(); print(before - taken, time.time() - taken)"
     )
     before = time.time()

@@ -33,7 +33,7 @@ class NotComparedError(UserError):
 class SettingError(ValueError):
     """Refused setting: the kind of error, and facts for its message.
 
-    config/messages.py has a sentence for each kind. No stage reads that file, so a reworded message
+    config/problems.py has a sentence for each kind. No stage reads that file, so a reworded message
     reruns no training.
     """
 

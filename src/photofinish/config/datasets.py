@@ -80,7 +80,7 @@ class _DatasetSettings(Settings):
     """Settings of a source, and facts about sources of its class."""
 
     opens: ClassVar[str]
-    """Module and function that open the source, such as `digits_source.open_digits`.
+    """Module and function that open the source, such as `built_in_source.open_digits`.
 
     The module is in photofinish.data. The function gets the DatasetPlan and returns a Source.
     """
@@ -152,14 +152,14 @@ class _ImageSettings(_DatasetSettings):
 class DigitsDataset(_DatasetSettings):
     """Dataset of scikit-learn's 1,797 handwritten digits of 8x8 pixels."""
 
-    opens = "digits_source.open_digits"
+    opens = "built_in_source.open_digits"
     source: Literal["digits"]
 
 
 class SyntheticDataset(_DatasetSettings):
     """Learnable images of any shape, generated from the seed."""
 
-    opens = "synthetic_source.open_synthetic"
+    opens = "built_in_source.open_synthetic"
     source: Literal["synthetic"]
     images: PositiveInt
     shape: tuple[PositiveInt, PositiveInt, PositiveInt]
@@ -170,7 +170,7 @@ class SyntheticDataset(_DatasetSettings):
 class TorchvisionDataset(_ImageSettings):
     """A classification data set of torchvision, by the name of its class there."""
 
-    opens = "torchvision_source.open_torchvision"
+    opens = "built_in_source.open_torchvision"
     is_downloaded = True
     source: Literal[tuple(DATASETS)]  # type: ignore[valid-type]  # mypy sees no names here
     root: str | None = None

@@ -1,4 +1,7 @@
-"""Problems in params.yaml: where they are, what is wrong, and the nearest valid name."""
+"""Problems in params.yaml: where they are, what is wrong, and the nearest valid name.
+
+No stage reads this file, so a reworded message reruns nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from photofinish.config.base import BUILT_IN, OWN, CallsCode
-from photofinish.config.messages import message_of
-from photofinish.config.other_names import hint
+from photofinish.errors import SettingError
 from photofinish.wording import printable, shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
@@ -55,7 +57,7 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
     if kind == "extra_forbidden":
         _, models = _resolve(schema, error["loc"][:-1])
         names = list(dict.fromkeys(name for model in models for name in model.model_fields))
-        if "optimizer" in names and (instead := hint(str(path[-1]))):
+        if "optimizer" in names and (instead := _hint(str(path[-1]))):
             return ConfigProblem(path, instead, value)
         return ConfigProblem(path, unknown_name("key", path[-1], names), value)
     if kind == "missing":
@@ -74,7 +76,7 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
         return ConfigProblem(path, unknown_name("value", value, names), value)
     if kind == "value_error":
         return ConfigProblem(
-            path, message_of(context["error"]), NO_VALUE if value is None else value
+            path, _message_of(context["error"]), NO_VALUE if value is None else value
         )
     return ConfigProblem(path, error["msg"], value)
 
@@ -114,3 +116,96 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
         return [model for option in get_args(annotation) for model in _models_in(option)]
     is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return [annotation] if is_model else []
+
+
+_SIZES = "a fraction between 0 and 1, or a count of at least 1"
+_UNKNOWN_CLASS = "unknown class"
+_MESSAGES = {
+    "arguments": "plan files are JSON, which has no .inf and no .nan: use null in {names}",
+    "part size": f"must be {_SIZES}",
+    "side lengths": "must be a side length from 1 to 4096, or a list of height and width",
+    "no part": f"this key is required: {_SIZES}. Write 0 for no validation",
+    "own part": "this source has its own {part} part: remove this key",
+    "mean without std": "give both mean and std, each with a number for every channel",
+    "place": "give either path, or parts with a path for each part",
+    "threads": "must be 'auto' (all cores this process may use) or a count from 1 to 1024",
+    "duration": "must be a number with s, min or h, such as 10 min",
+    "gpu count": "must be 'all', or a count of at least 1",
+    "ids without data_parallel": "device_ids and output_device need strategy: data_parallel",
+    "id twice": "device_ids names a GPU twice",
+    "ids and count": "device_ids names {ids} GPUs, but count is {count}: remove count",
+    "constant": "a constant schedule has no {names}: remove it",
+    "plateau each step": "reduce_on_plateau follows the validation loss, so remove `every: step`",
+    "plateau of a maximum": "reduce_on_plateau follows the validation loss, so remove `mode: max`",
+    "no weight decay": "weight_decay_exclude needs an optimizer of torch.optim with weight_decay",
+    "mode": "is {name} better where it is larger (max) or smaller (min)?",
+    "metric twice": "two metrics have the same name: rename one, as in `as: top5`",
+    "metric name": "MLflow doesn't accept the name `{name}`: use letters, digits, _ . / -",
+    "init": "must be one of {names}, or conv and linear, each with such a name or {{normal: 0.01}}",
+    "weights": "there are no such weights; allowed: {names}",
+}
+
+
+def _message_of(error: ValueError) -> str:
+    """Return the message about a refused setting."""
+    if not isinstance(error, SettingError):
+        return str(error)
+    if error.kind == _UNKNOWN_CLASS:
+        return f"{unknown_name(**error.facts)}, or custom code as file.py:Name"
+    return _MESSAGES[error.kind].format(**error.facts)
+
+
+_SAME: dict[str, tuple[str, ...]] = {
+    "clip_grad_norm: 1.0": ("grad_clip", "gradient_clip_val", "max_grad_norm", "clip_grad"),
+    "accumulate: 4, the number of parts of a batch": (
+        "accumulate_grad_batches", "gradient_accumulation_steps", "accumulation_steps",
+    ),
+    "warmup_steps: 500": ("warmup", "warmup_ratio", "warmup_epochs", "num_warmup_steps"),
+    "ema: 0.999, the decay": ("model_ema", "ema_decay", "use_ema"),
+    "early_stopping: {patience: 5}": ("patience", "early_stop"),
+    "sampler: balanced": ("weights", "balanced", "class_balance", "weighted_sampler"),
+    "batch_transform: MixUp, or CutMix": ("mixup", "cutmix", "mixup_alpha", "cutmix_alpha"),
+    "optimizer: {lr: 0.1}": ("lr", "learning_rate"),
+    "optimizer: {weight_decay: 0.01}": ("weight_decay",),
+    "optimizer: {momentum: 0.9}": ("momentum",),
+    "epochs": ("max_epochs", "num_epochs", "num_train_epochs", "n_epochs"),
+    "schedule": ("scheduler", "lr_scheduler"),
+    "loss": ("criterion", "loss_fn"),
+    "model": ("network", "net"),
+    "precision: bf16, or fp16": ("amp", "mixed_precision"),
+    "input: {name: loader, workers: 2}": ("num_workers", "workers", "pin_memory"),
+    "cuda_graphs": ("steps",),
+    "model: {compile: true}": ("compile",),
+    "devices.gpu.count": ("devices", "gpus", "num_gpus", "n_gpu"),
+    "devices.gpu.strategy": ("strategy",),
+    "devices.gpu.kind": ("accelerator", "device"),
+    "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
+}  # fmt: skip
+"""Settings here, and their names in other trainers."""
+_NOT_HERE: dict[str, tuple[str, ...]] = {
+    "freeze layers in the network (requires_grad_(False)), or in a custom optimizer": ("freeze",),
+    "there are no callbacks: a custom step sees each batch": ("callbacks",),
+    "a training ends after epochs, or by early_stopping": ("max_steps", "max_time", "min_epochs"),
+    "name a smaller data set instead: a part of one is another job": (
+        "limit_train_batches", "overfit_batches",
+    ),
+    "set epochs: 1 to try a training": ("fast_dev_run",),
+    "validation follows each epoch": ("val_check_interval", "check_val_every_n_epoch"),
+    "MLflow logs every run: photofinish ui": ("logger",),
+    "MLflow logs each epoch: logging a step would disturb its time": ("log_every_n_steps",),
+    "every training is measured before its first epoch: read the report": ("profiler",),
+    "cudnn.benchmark stays off, since its choice changes bits from run to run": ("benchmark",),
+    "a loss that is not finite ends the training with the step's number": ("detect_anomaly",),
+    "BatchNorm is synchronised wherever several GPUs train": ("sync_batchnorm",),
+    "one machine trains an experiment: docs/scaling.md": ("num_nodes",),
+}  # fmt: skip
+"""What to do instead of settings that are not here, and their names in other trainers."""
+
+
+def _hint(name: str) -> str | None:
+    """Return a hint about a setting of other trainers, or None if the name is not known."""
+    for table, verb in ((_SAME, "write "), (_NOT_HERE, "")):
+        for instead, names in table.items():
+            if name in names:
+                return f"unknown key; {verb}{instead}"
+    return None

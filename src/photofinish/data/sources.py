@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
+
+from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
-from photofinish.data.samples import Source
+from photofinish.data import PartName
+from photofinish.data.images import UNREADABLE
+from photofinish.data.packed import PackedSplit, part_file
+from photofinish.data.samples import Array, Source, to_sample
+from photofinish.data.tasks import TASKS
+from photofinish.errors import UserError
 from photofinish.files import write_json_atomically
+from photofinish.nested import Nested
+
+LIVE_PLAN = "dataset.json"
+"""File with the data set's plan, in a split without packed inputs."""
 
 
 def download(plan: DatasetPlan, folder: Path) -> None:
@@ -25,3 +37,31 @@ def open_source(plan: DatasetPlan) -> Source:
     """Return the map-style data set that params.yaml names."""
     module, _, function = plan.dataset.opens.partition(".")
     return cast("Source", getattr(import_module(f"photofinish.data.{module}"), function)(plan))
+
+
+class LiveSamples:
+    """Samples of one part, read in each epoch from the data set that params.yaml names.
+
+    `split` leaves the data set's plan, the row of each sample and the targets.
+    """
+
+    def __init__(self, split: PackedSplit, part: PartName) -> None:
+        plan = read_plan(split.folder / LIVE_PLAN, DatasetPlan)
+        self.dataset = open_source(plan).dataset  # workers get a pickled copy
+        self._rows = np.load(split.folder / part_file(part, "rows"))
+        self._labels = split.labels(part)
+        self._task = TASKS[split.manifest.task]
+
+    def __call__(self, row: int) -> tuple[Any, Nested[Array]]:
+        """Read a sample. Its class number is from the split, which numbers the classes."""
+        number = int(self._rows[row])
+        try:
+            sample = to_sample(self.dataset[number])
+        except UNREADABLE as error:
+            raise UserError(f"item {number} of the data set: {error}") from error
+        if isinstance(sample.target, tuple | dict):
+            return sample.input, sample.target
+        if self._task.is_one_of_many:
+            is_one = isinstance(self._labels, np.ndarray) and self._labels.ndim == 1
+            return sample.input, self._labels[row] if is_one else sample.target
+        return sample.input, sample.target.reshape(-1).astype(np.float32)

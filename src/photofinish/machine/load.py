@@ -15,7 +15,7 @@ import pynvml
 
 from photofinish.config.base import Record
 from photofinish.machine.host import read_or_empty
-from photofinish.stage.rank import own_rank
+from photofinish.stage.process import own_rank
 
 try:
     import resource

@@ -12,7 +12,7 @@ from photofinish.results.measured import Measured, NotMeasured, write_measured
 from photofinish.results.records import DeviceLabel
 from photofinish.runs.run import REMEDY, Run
 from photofinish.stage.locks import exclusive_machine
-from photofinish.stage.rank import own_rank
+from photofinish.stage.process import own_rank
 
 
 def measure_job(

@@ -27,7 +27,7 @@ from photofinish.remote.jobs import PLAN, Job, committed, run_job, stop_job
 from photofinish.remote.worker import CODE, DASK, code_version, key_of, resources_of, warn_if_open
 from photofinish.results.records import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
-from photofinish.tracking.experiment_name import experiment_name
+from photofinish.tracking import experiment_name
 from photofinish.wording import seconds
 
 _DVC = (sys.executable, "-m", "dvc")

@@ -23,7 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.runs.run import Run, code_sha256
-from photofinish.stage.rank import Rank, is_started_by_stage, note_start_of_stage
+from photofinish.stage.process import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.training.torch_device import CPU, NoAcceleratorError, accelerator
 from photofinish.training.world import (
     COLLECTIVE_TIMEOUT,

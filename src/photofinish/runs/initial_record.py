@@ -12,7 +12,7 @@ import torch
 from photofinish.results import records
 from photofinish.results.pass_times import StepsTaken, made_here
 from photofinish.runs.setup import Setup
-from photofinish.stage.rank import seconds_since_stage_start
+from photofinish.stage.process import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.torch_device import device_name, effective_precision
 from photofinish.training.trainer import Trainer

@@ -20,7 +20,7 @@ from photofinish.nested import leaves
 from photofinish.planning.source_code import module_code
 from photofinish.results import records
 from photofinish.runs.costs import Costs
-from photofinish.stage.rank import own_rank
+from photofinish.stage.process import own_rank
 
 REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "

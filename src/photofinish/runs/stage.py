@@ -17,7 +17,7 @@ from photofinish.runs.costs import Costs
 from photofinish.runs.finished import restore_result
 from photofinish.runs.run import REMEDY, Run
 from photofinish.stage.locks import exclusive, exclusive_machine
-from photofinish.stage.rank import Rank, own_rank
+from photofinish.stage.process import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
 
 _RESUMING = ". Run `dvc repro` again: it resumes from the last checkpoint"

@@ -19,7 +19,7 @@ from photofinish.runs.outcome import Instruments, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.runs.training import FirstTraining
-from photofinish.stage.rank import Rank
+from photofinish.stage.process import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.torch_device import NoAcceleratorError

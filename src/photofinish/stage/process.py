@@ -1,4 +1,4 @@
-"""The process of a stage: how it runs, and how it ends early."""
+"""The process of a stage: its rank, how long it has run, and how it ends early."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 import psutil
@@ -20,12 +22,69 @@ from photofinish.errors import (
     TerminatedError,
     UserError,
 )
-from photofinish.stage.rank import own_rank
 
+_TORCHRUN_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
+"""Variable that passes a stage's start to its ranks, which share the monotonic clock."""
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
 _TRACKER = "multiprocessing.resource_tracker"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Rank of this process among the processes that train together."""
+
+    number: int
+    """Rank from 0."""
+    size: int
+    """Number of processes."""
+    local_number: int
+    """Rank on this machine, which selects the device."""
+
+    @property
+    def is_main(self) -> bool:
+        """True on rank 0, the only rank that writes, tracks and prints."""
+        return self.number == 0
+
+
+def own_rank() -> Rank | None:
+    """Return this process's rank, or None if torchrun did not start it."""
+    if not all(name in os.environ for name in _TORCHRUN_VARIABLES):
+        return None
+    return Rank(
+        int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_RANK"])
+    )
+
+
+def seconds_since_process_start() -> float:
+    """Return how long this process has run, to a hundredth of a second on Linux."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8")
+    except OSError:
+        return time.time() - psutil.Process().create_time()
+    ticks = int(stat.rpartition(")")[2].split()[19])  # field 22 of proc(5)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def note_start_of_stage(waited_seconds: float) -> None:
+    """Pass the stage's start time to its ranks, moved by the time it waited for locks."""
+    os.environ[_STARTED_AT] = repr(
+        time.monotonic() - seconds_since_process_start() + waited_seconds
+    )
+
+
+def is_started_by_stage() -> bool:
+    """Return True for a rank of a stage, False if a user called torchrun."""
+    return _STARTED_AT in os.environ and own_rank() is not None
+
+
+def seconds_since_stage_start() -> float:
+    """Return how long the job has run, counted from the start of the stage."""
+    if is_started_by_stage():
+        return time.monotonic() - float(os.environ[_STARTED_AT])
+    return seconds_since_process_start()
 
 
 def run_stage(main: Callable[[], None]) -> None:
@@ -69,6 +128,11 @@ def end_on_sigterm() -> None:
     has_timer = hasattr(signal, "setitimer")
     process = os.getpid()
     signals: list[int] = []
+    unraisable = sys.unraisablehook
+
+    def hook_of_others(dropped: sys.UnraisableHookArgs) -> None:
+        if not isinstance(dropped.exc_value, (KeyboardInterrupt, TerminatedError)):
+            unraisable(dropped)  # a signal's exception is raised again, so it is not printed
 
     def end(number: int, frame: FrameType | None) -> None:
         if has_timer and number == signal.SIGALRM:
@@ -87,22 +151,10 @@ def end_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, end)
     if has_timer:
         signal.signal(signal.SIGALRM, end)
-        sys.unraisablehook = _without_signals(sys.unraisablehook)
+        sys.unraisablehook = hook_of_others
     # A shell's background jobs ignore Ctrl-C.
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, end)
-
-
-def _without_signals(
-    hook: Callable[[sys.UnraisableHookArgs], object],
-) -> Callable[[sys.UnraisableHookArgs], object]:
-    """Return a hook that prints no dropped exception of a signal, which is raised again."""
-
-    def without_signals(dropped: sys.UnraisableHookArgs) -> None:
-        if not isinstance(dropped.exc_value, (KeyboardInterrupt, TerminatedError)):
-            hook(dropped)
-
-    return without_signals
 
 
 def end_with_parent() -> None:

@@ -1,6 +1,14 @@
-"""MLflow's mirror of the results. A stage uses `client.Tracker`."""
+"""MLflow's mirror of the results, and the name of the project's experiment in it.
+
+A stage uses `client.Tracker`. Importing this needs no MLflow.
+"""
+
+from __future__ import annotations
 
 import os
+from pathlib import Path
+
+from photofinish.files import write_text_atomically
 
 # MLflow reads these variables at import. By default, it retries a missing server for four minutes.
 for _name, _value in {
@@ -12,3 +20,22 @@ for _name, _value in {
     "GIT_PYTHON_REFRESH": "quiet",
 }.items():
     os.environ.setdefault(_name, _value)
+
+OWN_EXPERIMENT = "photofinish"
+"""Name of the experiment in the project's own store."""
+
+
+def experiment_name(root: Path, state: Path, *, is_shared: bool) -> str:
+    """Return the name in MLFLOW_EXPERIMENT_NAME, or else the project's name.
+
+    In a shared store, the project's name is its folder's name at the first use. The state folder
+    stores the name, so that a moved or copied folder keeps its experiment.
+    """
+    if name := os.environ.get("MLFLOW_EXPERIMENT_NAME"):
+        return name
+    if not is_shared:
+        return OWN_EXPERIMENT
+    file = state / "mlflow-experiment"
+    if not file.is_file():
+        write_text_atomically(file, root.name)
+    return file.read_text(encoding="utf-8")

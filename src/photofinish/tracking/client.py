@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from photofinish.errors import TerminatedError
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.stage.rank import seconds_since_stage_start
+from photofinish.stage.process import seconds_since_stage_start
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment

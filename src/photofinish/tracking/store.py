@@ -19,8 +19,8 @@ from mlflow.entities import LoggedModel, Run
 from mlflow.exceptions import MlflowException
 
 from photofinish.errors import UserError
+from photofinish.tracking import OWN_EXPERIMENT, experiment_name
 from photofinish.tracking.documents import TAG_PROCESS
-from photofinish.tracking.experiment_name import OWN_EXPERIMENT, experiment_name
 
 _LOCATIONS = (
     ("experiments", "artifact_location"),

@@ -160,7 +160,7 @@ def part_of(split: PackedSplit, name: PartName) -> Part:
     if not has_live_inputs(split):
         return Part(name, split.images(name), split.labels(name), normalise)
     # Imported here, so that other trainings do not import the code that reads data sets.
-    from photofinish.data.live import LiveSamples
+    from photofinish.data.sources import LiveSamples
 
     return Part(name, None, split.labels(name), normalise, LiveSamples(split, name))
 
