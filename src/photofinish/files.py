@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import csv
 import hashlib
 import io
 import json
 import os
-import shutil
-import sys
 import tempfile
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +16,6 @@ OWN_FOLDER = Path("photofinish")
 """Folder of the pipeline in a repository that has its own dvc.yaml or stages, for example."""
 LARGE_FILE_BYTES = 10**6
 """Size above which a file counts as data, by hand: it is known by its size and time."""
-_NOTED = "PHOTOFINISH_NOTED_STATE_FOLDER"
-"""Variable that keeps the processes that this one starts from repeating a note."""
 
 
 def sha256_of_bytes(data: bytes) -> str:
@@ -114,7 +108,9 @@ def found(name: str) -> Path:
 
 def state_folder() -> Path:
     """Return the folder of locks and checkpoints, which remain after a stage ends."""
-    return _writable(project_root() / ".photofinish")
+    folder = project_root() / ".photofinish"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def kept_copy(folder: Path) -> Path:
@@ -123,38 +119,6 @@ def kept_copy(folder: Path) -> Path:
 
 
 def user_state_folder() -> Path:
-    """Return this user's folder: for the machine's lock, and for projects that are not writable."""
+    """Return this user's folder, for the machine's lock."""
     folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(folder) / "photofinish"
-
-
-@cache
-def _writable(folder: Path) -> Path:
-    """Return the folder, or the user's or a temporary one if it can't be written.
-
-    No training needs what is kept there, so print a note and go on.
-    """
-    users = user_state_folder() / sha256_of_bytes(str(folder).encode())[:16]
-    problems = ""
-    for each in (folder, users):
-        try:
-            each.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=each).close()
-        except OSError as error:
-            problems += f"{each} can't be written ({error.strerror or error}), "
-            continue
-        if problems:
-            _note(f"{problems}so locks and checkpoints are in {each}: XDG_STATE_HOME moves them")
-        return each
-    temporary = tempfile.mkdtemp()
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    remedy = "set XDG_STATE_HOME to a folder that can be written"
-    _note(f"{problems}so nothing can be resumed from a checkpoint: {remedy}")
-    return Path(temporary)
-
-
-def _note(text: str) -> None:
-    """Print a note, unless the process that started this one has printed it."""
-    if os.environ.get(_NOTED) != text:
-        print(f"note: {text}", file=sys.stderr, flush=True)
-    os.environ[_NOTED] = text

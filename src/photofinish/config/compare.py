@@ -170,22 +170,14 @@ class Comparing(Settings):
     @field_validator("budget", mode="before")
     @classmethod
     def _check_budget(cls, value: Any, info: ValidationInfo) -> Any:
-        """Accept `5` and `5 USD`, and require both devices' prices."""
+        """Require both devices' prices."""
         prices = info.data.get("prices")
         if value is None or prices is None:  # the prices have errors, which are reported
             return None
         for device, price in (("cpu", prices.cpu_hour), ("gpu", prices.gpu_hour)):
             if price is None:
                 raise ValueError(f"needs compare.prices.{device}_hour too: 0 if it costs nothing")
-        if not isinstance(value, str):
-            return value
-        try:
-            return float(value.removesuffix(prices.currency))
-        except ValueError:
-            problem = (
-                f"must be an amount in the currency of compare.prices: 5 or 5 {prices.currency}"
-            )
-            raise ValueError(problem) from None
+        return value
 
 
 class ComparePlan(Comparing):

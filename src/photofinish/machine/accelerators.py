@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from photofinish.config.kinds import KINDS, Kind
-from photofinish.files import state_folder, write_json_atomically
+from photofinish.files import project_root, write_json_atomically
 from photofinish.machine.host import build_version, mac_cpu_name, read_or_empty
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def all_accelerators() -> Accelerators:
         "torch": build_version("torch"),
         "variables": {name: environment.get(name) for name in variables},
     }
-    file = state_folder() / "accelerators.json"
+    file = project_root() / ".photofinish" / "accelerators.json"
     with suppress(OSError, ValueError, KeyError, TypeError):  # missing or damaged
         cached = json.loads(file.read_bytes())
         if cached["key"] == key:
@@ -82,9 +82,9 @@ def all_accelerators() -> Accelerators:
     # A driver that fails now may work a minute later, so failures are not cached.
     only_graphics = all("dri/" in node for node in nodes)
     if isinstance(listed["cuda"], tuple) or _are_hidden() or only_graphics:
-        file.parent.mkdir(parents=True, exist_ok=True)
         accelerators = _ACCELERATORS.dump_python(listed, mode="json")
-        write_json_atomically(file, {"key": key, "accelerators": accelerators})
+        with suppress(OSError):  # `ask` may run in a folder that can't be written
+            write_json_atomically(file, {"key": key, "accelerators": accelerators})
     return listed
 
 
