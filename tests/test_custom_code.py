@@ -62,7 +62,6 @@ CALLS = [
     ({"model": {"name": "nowhere.nets:Net"}}, "there is no module nowhere.nets"),
     ({"model": {"name": "torch.nn.modules.linear:Linear", "in_feature": 1}}, "'in_features'?"),
     ({"model": {"name": "timm:resnet18", "pretrained": True}}, ""),
-    ({"model": "timm:resnt18"}, "timm has no network resnt18; did you mean 'resnet18'?"),
     ({"loss": {"name": "./losses.py:focal", "gama": 1}}, "did you mean 'gamma'?"),
     ({"loss": "./losses.py:Focal"}, "needs gamma: add"),
     ({"metrics": ["accuracy", {"name": "f1_score", "average": "macro"}, "./losses.py:focal"]}, ""),

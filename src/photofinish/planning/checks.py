@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,9 @@ from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
-from photofinish.custom.reference import TIMM, Signature, file_of_module
+from photofinish.custom.reference import Signature
 from photofinish.files import in_project, project_root
-from photofinish.wording import did_you_mean, unknown_name
-
-_NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
-"""Network of timm in its source files, as `plan` need not import it."""
+from photofinish.wording import unknown_name
 
 
 def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
@@ -87,8 +82,6 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
             yield ConfigProblem(path, problem, f"{reference.module}:{reference.name}")
             continue
         signature = reference.takes()
-        if reference.module == TIMM and (problem := network_problem(reference.name)):
-            yield ConfigProblem(path, problem, f"{TIMM}:{reference.name}")
         if signature is None:
             continue
         settings = CustomDataset.model_fields if isinstance(code, CustomDataset) else {}
@@ -104,27 +97,6 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
             if name in settings:
                 problem = f"{reference.name} takes {name}, which is a setting here: rename it there"
             yield ConfigProblem((*path, name), problem)
-
-
-def network_problem(name: str) -> str | None:
-    """Return why timm has no such network, or None. The part after a dot names weights."""
-    network, files = name.partition(".")[0], _files_of_timm()
-    if not files or any(network in names for names in files.values()):
-        return None
-    if any(f"'{network}'" in file.read_text(encoding="utf-8") for file in files):
-        return None  # an old name
-    networks = [each for names in files.values() for each in names]
-    hint = did_you_mean(network, networks)
-    return f"timm has no network {network};{hint} timm.list_models() lists all"
-
-
-@cache
-def _files_of_timm() -> dict[Path, list[str]]:
-    package = file_of_module(f"{TIMM}.models")
-    if package is None:
-        return {}
-    files = sorted(package.parent.glob("*.py"))
-    return {file: _NETWORK.findall(file.read_text(encoding="utf-8")) for file in files}
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
