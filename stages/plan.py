@@ -16,7 +16,6 @@ from photofinish.planning.checks import (
     check_custom_code_calls,
     check_deps,
     check_paths,
-    unknown_machines,
 )
 from photofinish.planning.plan import write_plan
 from photofinish.wording import counted
@@ -38,7 +37,6 @@ def main() -> None:
     params = read_params(
         args.params,
         partial(check_paths, references=args.references),
-        partial(unknown_machines, folder=args.machines),
         check_custom_code_calls,
         check_deps,
     )

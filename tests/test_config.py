@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +183,6 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_line(params_file: Path)
     params_file.unlink()
     with pytest.raises(ConfigError, match=r"params\.yaml can't be read"):
         read_params(params_file)
-
-
-@pytest.mark.parametrize(
-    ("before", "mistake", "separator"),
-    [
-        ("devices:", "wrong_{}: 1", "\n"),
-        ("  epochs: 10", "  wrong_{}: 1", "\n"),
-        ("name: sgd", "wrong_{}: 1", ", "),
-        ("dataset: digits", "wrong_{}: 1", ", "),
-        ("  linear: {", "  wrong-{}: {{dataset: digits, model: liner}}", "\n"),
-    ],
-)
-def test_of_thousands_of_problems_the_first_are_reported_at_once(
-    params_file: Path, before: str, mistake: str, separator: str
-) -> None:
-    mistakes = separator.join([*map(mistake.format, range(3_000)), before])
-    started_seconds = time.process_time()
-    assert len(problems_in(params_file, changed((before, mistakes)))) == 100
-    assert time.process_time() - started_seconds < 2
 
 
 def test_several_problems_are_all_reported_in_the_order_of_their_lines(params_file: Path) -> None:

@@ -100,18 +100,6 @@ def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(photos: 
         assert problem in str(caught.value)
 
 
-@pytest.mark.parametrize("path", ["..", "/"])
-def test_a_folder_that_contains_the_project_is_refused_and_not_read(
-    photos: Path, path: str
-) -> None:
-    write_params(photos, PARAMS.replace("path: photos,", f"path: {path},"))
-    with pytest.raises(ConfigError) as caught:
-        state(photos)
-    place, problem = str(caught.value).splitlines()[1:]
-    assert place == f'{photos.parent}/params.yaml:4  datasets.sorted.path = "{path}"'
-    assert problem == "    this folder contains the project: name one with only the samples"
-
-
 def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
     photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -10,7 +10,8 @@ import pytest
 from mlflow import MlflowClient
 
 from photofinish.errors import UserError
-from photofinish.tracking.store import Store, first_line, open_store
+from photofinish.tracking import first_line
+from photofinish.tracking.store import Store, open_store
 
 # sqlite3 warns about itself
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")

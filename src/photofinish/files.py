@@ -56,15 +56,6 @@ def write_json_atomically(path: Path, value: Any) -> None:
     write_text_atomically(path, to_json(value))
 
 
-def read_json_object(file: Path) -> dict[str, Any]:
-    """Return a JSON object, or nothing if a full disk has cut it off, for example."""
-    try:
-        content = json.loads(file.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def to_json(value: Any) -> str:
     """Serialize to canonical JSON, so that equal values give identical bytes."""
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"

@@ -264,7 +264,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
     model_config = CallsCode.model_config  # pydantic would take the config of the last base class
 
     named_by = "source"
-    opens = "custom_source.open_custom"
+    opens = "sources.open_custom"
     has_one_shape = False
     names_its_parts = False
     mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | Literal["auto"] | None = None

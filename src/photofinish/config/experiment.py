@@ -74,7 +74,6 @@ class _PytorchClass(_PytorchCode):
 
     @property
     def is_custom(self) -> bool:
-        """Return True for custom code, False for a class of PyTorch."""
         return is_reference(self.name)
 
 
@@ -159,10 +158,6 @@ class CustomTransform(_PytorchCode):
     positional_arguments: ClassVar[int] = 1
 
 
-class CustomCollate(CustomCode):
-    """Custom collate_fn of a DataLoader: a function of a list of samples that returns a batch."""
-
-
 class LoaderInput(Settings):
     """PyTorch's DataLoader, with its own names and defaults."""
 
@@ -176,7 +171,7 @@ class LoaderInput(Settings):
     """Transform of the training samples, applied in each epoch."""
     eval_transform: Annotated[CustomTransform | None, BeforeValidator(spelled_out)] = None
     """Transform of validation and test samples. If set, both may change shape and dtype."""
-    collate: Annotated[CustomCollate | None, BeforeValidator(spelled_out)] = None
+    collate: Annotated[CustomCode | None, BeforeValidator(spelled_out)] = None
     """Function that makes a batch of (input, target) pairs, whose shapes may differ."""
 
 
@@ -216,10 +211,6 @@ class Sampler(CallsCode):
         if name != BALANCED:
             CodeReference.of(name)
         return name
-
-    @property
-    def reference(self) -> CodeReference:
-        return CodeReference.of(self.name)
 
 
 class StepSettings(CustomCode):

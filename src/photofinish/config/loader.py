@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from photofinish.config.devices import Devices
 from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
 from photofinish.config.metrics import MONITORED, EarlyStopping
 from photofinish.config.problems import (
-    MOST_PROBLEMS,
     NO_MAPPING,
     REQUIRED,
     UNKNOWN_KEY,
@@ -63,15 +61,14 @@ def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]
     loader = _Loader(document)
     params = loader.load()
     for check in checks:
-        loader.report(*islice(check(params), MOST_PROBLEMS))
-    found = [*loader.problems.values()][:MOST_PROBLEMS]
+        loader.report(*check(params))
+    found = [*loader.problems.values()]
     if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
         # A missing key is usually the misspelt key, which is reported already.
         found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
     problems = [(line_of(root, problem.path), problem) for problem in found]
     if problems:
         count = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}"
-        count += " or more" if len(problems) == MOST_PROBLEMS else ""
         problems.sort(key=lambda line_and_problem: line_and_problem[0])
         lines = [problem.describe(f"{path}:{line}") for line, problem in problems]
         raise ConfigError(f"{path} has {count}; nothing was started\n" + "\n".join(lines))
@@ -108,7 +105,7 @@ class _Loader:
             problem = f"{NO_MAPPING} with the keys {', '.join(_SECTIONS)}"
             self.report(ConfigProblem((), problem, document))
             return Params({}, {}, Devices())
-        for key in sorted(document.keys() - set(_SECTIONS))[:MOST_PROBLEMS]:
+        for key in sorted(document.keys() - set(_SECTIONS)):
             self.report(ConfigProblem((key,), unknown_name("key", key, _SECTIONS), document[key]))
         devices = self._validated(Devices, "devices")
         comparing = self._validated(Comparing, "compare")
@@ -145,15 +142,15 @@ class _Loader:
     def _entries(self, section: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the entries of a section that are mappings with valid names."""
         entries = self._document.get(section)
-        if section not in self._document and self._may_lack(section):
-            return
+        if section not in self._document:
+            is_needed = section == "datasets" and "experiments" in self._document
+            if section == "scripts" or ("scripts" in self._document and not is_needed):
+                return  # scripts alone need no data set
         if not isinstance(entries, dict) or not entries:
             problem = f"{REQUIRED}: a mapping with at least one entry"
             self.report(ConfigProblem((section,), problem))
             return
         for name, settings in entries.items():
-            if len(self.problems) >= MOST_PROBLEMS:
-                return
             if not is_name(name):
                 problem = f"this name becomes a folder's, so it must match {NAME_PATTERN}"
                 self.report(ConfigProblem((section, name), problem))
@@ -161,12 +158,6 @@ class _Loader:
                 self.report(ConfigProblem((section, name), NO_MAPPING, settings))
             else:
                 yield name, settings
-
-    def _may_lack(self, section: str) -> bool:
-        """Return True if the section may be missing. Scripts alone need no data set."""
-        if section == "datasets" and "experiments" in self._document:
-            return False
-        return section == "scripts" or "scripts" in self._document
 
     def _experiment(
         self, name: str, settings: dict[str, Any], defaults: dict[str, Any]

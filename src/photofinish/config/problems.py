@@ -20,8 +20,6 @@ from photofinish.wording import printable, shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
-MOST_PROBLEMS = 100
-"""Number of problems after which the search for more ends."""
 REQUIRED, NO_MAPPING, UNKNOWN_KEY = "this key is required", "must be a mapping", "unknown key"
 
 
@@ -44,8 +42,8 @@ class ConfigProblem:
 
 
 def problems_in(error: ValidationError, schema: Any) -> Iterator[ConfigProblem]:
-    """Yield pydantic's first errors as problems. Paths start at the validated part."""
-    for detail in error.errors()[:MOST_PROBLEMS]:
+    """Yield pydantic's errors as problems. Paths start at the validated part."""
+    for detail in error.errors():
         # Pydantic also calls a list too short if it has faulty items.
         if detail["type"] != "too_short" or not detail["input"]:
             yield _problem_in(detail, schema)

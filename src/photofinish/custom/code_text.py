@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import re
 import tokenize
 import warnings
@@ -16,7 +17,6 @@ from token import COMMENT, DEDENT, ERRORTOKEN, INDENT, NEWLINE, NL, STRING, tok_
 
 from photofinish.files import (
     project_root,
-    read_json_object,
     sha256_of_bytes,
     sha256_of_file,
     write_json_atomically,
@@ -50,7 +50,11 @@ def keep_hashes() -> None:
 
 @cache
 def _kept() -> dict[str, str]:
-    return read_json_object(project_root() / _KEPT)
+    try:
+        kept: dict[str, str] = json.loads((project_root() / _KEPT).read_bytes())
+    except (OSError, ValueError):  # no file yet, or one that a full disk has cut off
+        kept = {}
+    return kept
 
 
 def code_text(source: bytes, with_docstrings: bool) -> bytes:

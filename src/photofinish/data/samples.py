@@ -50,12 +50,8 @@ class Sample(NamedTuple):
 
     def difference(self, first: Sample, *, shapes: bool) -> str | None:
         """Return how this sample's dtypes or shapes differ from the first sample's, or None."""
-        if leaf_names(self.input) != leaf_names(first.input):
-            parts = _parts(self.input)
-            return f"its input has {parts}, the first sample's has {_parts(first.input)}"
-        if leaf_names(self.target) != leaf_names(first.target):
-            parts = _parts(self.target)
-            return f"its target has {parts}, the first sample's has {_parts(first.target)}"
+        if self.names() != first.names():
+            return f"it has {listed(self.names())}, the first sample has {listed(first.names())}"
         for name, mine, wanted in zip(self.names(), self.arrays(), first.arrays(), strict=True):
             is_alike = (mine.dtype, mine.ndim) == (wanted.dtype, wanted.ndim)
             if not is_alike or (shapes and mine.shape != wanted.shape):
@@ -74,12 +70,6 @@ class Sample(NamedTuple):
         names = [f"input {leaf}" for leaf in leaf_names(self.input)]
         names += [f"target {leaf}" for leaf in leaf_names(self.target)]
         return [name.rstrip() for name in names]
-
-
-def _parts(value: Nested[Array]) -> str:
-    if isinstance(value, dict):
-        return f"the keys {', '.join(value)}"
-    return f"{len(value)} parts" if isinstance(value, tuple) else "one part"
 
 
 class Samples(Dataset[Sample | str]):
@@ -118,7 +108,13 @@ def to_sample(pair: Any) -> Sample:
     nested = _parts_of(target)
     if isinstance(nested, tuple | dict):
         return Sample(inputs, map_nested(_to_numbers, nested))
-    return Sample(inputs, _to_target(target))
+    numbers = _to_numbers(target)
+    if numbers.ndim > 1 and numbers.dtype == np.float32:
+        raise ValueError(
+            f"its target is floats of shape {numbers.shape}: give a float, a vector of floats, "
+            f"whole numbers for a class at each position, or a dict of arrays"
+        )
+    return Sample(inputs, numbers)
 
 
 def _parts_of(value: Any) -> Any:
@@ -155,18 +151,6 @@ def _to_array(value: Any) -> Array:
         # NumPy has no bfloat16.
         value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return np.asarray(value)
-
-
-def _to_target(value: Any) -> Array:
-    """Convert whole numbers, a float or a vector of floats. Raise ValueError otherwise."""
-    array = _to_array(value)
-    if array.dtype.kind not in "biuf" or (array.ndim > 1 and array.dtype.kind == "f"):
-        raise ValueError(
-            f"its target is a {type(value).__name__} of shape {array.shape}: give a class's "
-            f"number, whole numbers for a class at each position, a float, a vector of floats, "
-            f"or a dict of arrays"
-        )
-    return _to_numbers(array)
 
 
 def _to_numbers(value: Any) -> Array:
@@ -262,21 +246,15 @@ def _named_classes(
         return column.astype(np.int64), tuple(str(number) for number in classes)
     if numbers.max() < 0:
         raise ConfigError(f"{where}: no position has a class: all are below 0")
-    given, names = names, names or tuple(map(str, range(numbers.max() + 1)))
+    names = names or tuple(map(str, range(numbers.max() + 1)))
     others = numbers_of_no_class(numbers, len(names))
     if len(others) > has_positions:
-        problem = (
+        raise ConfigError(
             f"{where}: its targets contain {listed([str(number) for number in others[:3]])}, but "
-            f"its classes are numbered from 0"
+            f"its classes are numbered from 0 to {len(names) - 1}. With a class at each position, "
+            f"one other number may mark positions that do not count: ignore_index of cross_entropy "
+            f"in params.yaml, -100 by default"
         )
-        if given:
-            problem += f" to {len(names) - 1}, as its attribute `classes` names {len(names)}"
-        if has_positions:
-            problem += (
-                ". One such number may mark positions that do not count: "
-                "ignore_index of cross_entropy in params.yaml, -100 by default"
-            )
-        raise ConfigError(problem)
     return column, names
 
 

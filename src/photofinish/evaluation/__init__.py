@@ -1,1 +1,1 @@
-"""Test metrics of the trained networks: a judge for each kind of task."""
+"""Test metrics of the trained networks."""

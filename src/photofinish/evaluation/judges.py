@@ -1,9 +1,8 @@
-"""Judges of a network's outputs, a class for each kind of targets."""
+"""Scores of one network on the test samples."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from photofinish.custom.running import run_custom_code
 from photofinish.data.packed import PackedSplit
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
-from photofinish.evaluation.scores import SCORES, Array, scores_of_classes
+from photofinish.evaluation.scores import SCORES, Array
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord
@@ -48,129 +47,70 @@ def score(
 ) -> Scored:
     """Score one network on the test samples. Draws are the same for each device and run."""
     with generators_seeded(record.experiment.seed):
-        return _score(network.eval(), record, split, metrics)
+        step = step_with_a_loss(record.experiment)
+        if step and _predicts_nothing(network.eval(), record, split):
+            return _score_by_step(network, step, record, split, metrics)
+        return _score_by_outputs(network.eval(), record, split, metrics)
 
 
-def _score(
+def _score_by_outputs(
     network: nn.Module, record: TrainingRecord, split: PackedSplit, metrics: Metrics
 ) -> Scored:
-    step = step_with_a_loss(record.experiment)
-    if step and _predicts_nothing(network, record, split):
-        return _score_by_step(network, step, record, split, metrics)
-    task = TASKS[record.task]
-    kind: type[Judge] = JudgeOfSamples
-    if not task.losses:
-        kind = JudgeByLoss
-    elif task.is_one_of_many and record.target_shape:
-        kind = JudgeOfPositions
-    judge, name = kind(record, metrics), record.experiment.model.name
+    """Score the outputs for all test samples by the loss, the task's scores and the metrics.
+
+    Without a task's scores, only a custom loss and custom metrics can interpret the outputs. Of
+    classes of positions, outputs are kept for metrics alone, because they may be too many.
+    """
+    name, names = record.experiment.model.name, record.class_names
+    is_interpreted = bool(TASKS[record.task].losses)
+    has_positions = TASKS[record.task].is_one_of_many and bool(record.target_shape)
+    loss = Loss(record.experiment.loss, record.task, CPU)
+    # Double precision keeps rounding out of the comparison of devices. Custom networks may contain
+    # tensors in other precisions, so they compute in float32.
+    dtype = torch.float64 if is_interpreted and not is_reference(name) else torch.float32
     if not is_reference(name):
-        network = network.to(judge.dtype)
+        network = network.to(dtype)
+    kept: list[tuple[Any, Any]] = []
+    predicted_classes: list[torch.Tensor] = []
+    loss_sum = weight_sum = 0.0
     with run_custom_code(f"model {name} fails in evaluation"):
         for inputs, targets in _test_batches(record, split):
-            outputs = call_with(network, map_nested(partial(_in_precision, judge.dtype), inputs))
-            judge.add(outputs, targets)
-    return judge.scored()
-
-
-class Judge(ABC):
-    """Judge that collects a network's outputs on the test samples, then scores them."""
-
-    def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
-        self._record, self._metrics = record, metrics
-        self._loss = Loss(record.experiment.loss, record.task, CPU)
-        self._outputs: list[Any] = []
-        self._targets: list[Any] = []
-        self._loss_sum, self._weight_sum = 0.0, 0.0
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Precision in which the network computes.
-
-        Double precision keeps rounding out of the comparison of devices. Custom networks may
-        contain tensors in other precisions, so they compute in float32.
-        """
-        return torch.float32 if is_reference(self._record.experiment.model.name) else torch.float64
-
-    def add(self, outputs: Any, targets: Any) -> None:
-        self._outputs.append(outputs)
-        self._targets.append(targets)
-
-    @abstractmethod
-    def scored(self) -> Scored:
-        """Return the scores of all outputs that were added."""
-
-    def _add_loss(self, outputs: Any, targets: Any) -> None:
-        """Add a batch's loss to the sum, if outputs are not all kept."""
-        total, weight = self._loss.sum_and_weight(outputs, targets)
-        self._loss_sum += float(total)
-        self._weight_sum += float(weight)
-
-    def _with_metrics(self, scored: Scored, outputs: Any, targets: Any) -> Scored:
-        """Add the metrics of params.yaml to the scores."""
-        names = self._record.class_names
-        custom = custom_scores(self._metrics, self._loss.task, outputs, targets, names)
-        main = next(iter(custom), scored.scores.main)
-        added = {"metrics": custom | scored.scores.metrics, "main": main}
-        return scored._replace(scores=scored.scores.model_copy(update=added))
-
-
-class JudgeOfSamples(Judge):
-    """Judge of outputs with one row for each sample: a class, labels or values."""
-
-    def scored(self) -> Scored:
-        outputs, targets = torch.cat(self._outputs).double(), torch.cat(self._targets)
-        with run_custom_code("the loss fails in evaluation"):
-            as_trained = outputs.float() if self._loss.has_tensors else outputs
-            loss = _finite(self._loss.mean(as_trained, targets).item())
-        names = self._record.class_names
-        task = self._loss.task
-        predicted: Array = task.predicted(outputs).numpy()
+            outputs = call_with(network, map_nested(partial(_in_precision, dtype), inputs))
+            if has_positions or not is_interpreted:
+                total, weight = loss.sum_and_weight(
+                    outputs.float() if has_positions else outputs, targets
+                )
+                loss_sum, weight_sum = loss_sum + float(total), weight_sum + float(weight)
+            if has_positions:
+                outputs, targets = rows_that_count(loss.task, outputs, targets)
+                predicted_classes.append(outputs.argmax(dim=1))
+                outputs = outputs if metrics else outputs[:0]
+            if metrics or is_interpreted:
+                kept.append((outputs, targets))
+    if not is_interpreted and not metrics:
+        return _without_predictions(loss_sum / weight_sum)
+    outputs, targets = (joined(batches) for batches in zip(*kept, strict=True))
+    if not is_interpreted:
+        scored = _without_predictions(loss_sum / weight_sum)
+    else:
+        outputs = outputs.double()
         actual: Array = targets.numpy()
-        if task.has_accuracy:
+        if loss.task.has_accuracy:
             actual = actual.astype(np.int64)
-        scores = SCORES[task.name](actual, predicted, loss, names)
-        return self._with_metrics(Scored(scores, actual, predicted), outputs, targets)
-
-
-class JudgeOfPositions(Judge):
-    """Judge of a class for each position. Does not keep all outputs, which may be too many."""
-
-    def __init__(self, record: TrainingRecord, metrics: Metrics) -> None:
-        super().__init__(record, metrics)
-        self._predicted: list[torch.Tensor] = []
-
-    def add(self, outputs: Any, targets: Any) -> None:
-        self._add_loss(outputs.float(), targets)
-        outputs, targets = rows_that_count(self._loss.task, outputs, targets)
-        self._predicted.append(outputs.argmax(dim=1))
-        super().add(outputs if self._metrics else outputs[:0], targets)
-
-    def scored(self) -> Scored:
-        loss = _finite(self._loss_sum / self._weight_sum)
-        outputs, targets = torch.cat(self._outputs).double(), torch.cat(self._targets)
-        actual: Array = targets.numpy()
-        predicted: Array = torch.cat(self._predicted).numpy()
-        scores = scores_of_classes(actual, predicted, loss, self._record.class_names)
-        return self._with_metrics(Scored(scores, actual, predicted), outputs, targets)
-
-
-class JudgeByLoss(Judge):
-    """Judge of outputs that only a custom loss and custom metrics can interpret."""
-
-    dtype = torch.float32
-
-    def add(self, outputs: Any, targets: Any) -> None:
-        self._add_loss(outputs, targets)
-        if self._metrics:
-            super().add(outputs, targets)
-
-    def scored(self) -> Scored:
-        scored = _without_predictions(self._loss_sum / self._weight_sum)
-        if not self._metrics:
-            return scored
-        outputs, targets = (joined(parts) for parts in (self._outputs, self._targets))
-        return self._with_metrics(scored, outputs, targets)
+        if has_positions:
+            mean_loss = loss_sum / weight_sum
+            predicted: Array = torch.cat(predicted_classes).numpy()
+        else:
+            with run_custom_code("the loss fails in evaluation"):
+                as_trained = outputs.float() if loss.has_tensors else outputs
+                mean_loss = loss.mean(as_trained, targets).item()
+            predicted = loss.task.predicted(outputs).numpy()
+        scores = SCORES[loss.task.name](actual, predicted, _finite(mean_loss), names)
+        scored = Scored(scores, actual, predicted)
+    custom = custom_scores(metrics, loss.task, outputs, targets, names)
+    main = next(iter(custom), scored.scores.main)
+    added = {"metrics": custom | scored.scores.metrics, "main": main}
+    return scored._replace(scores=scored.scores.model_copy(update=added))
 
 
 def _predicts_nothing(network: nn.Module, record: TrainingRecord, split: PackedSplit) -> bool:

@@ -16,7 +16,7 @@ from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom.reference import Signature
-from photofinish.files import in_project, project_root
+from photofinish.files import in_project
 from photofinish.wording import unknown_name
 
 
@@ -28,9 +28,6 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
             is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
             if not is_right():
                 problem = f"there is no such {kind} ({path}): create it, or correct the path"
-                yield ConfigProblem(("datasets", name, *key), problem, given)
-            elif path.resolve() in project_root().resolve().parents and not dataset.is_downloaded:
-                problem = "this folder contains the project: name one with only the samples"
                 yield ConfigProblem(("datasets", name, *key), problem, given)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
@@ -59,19 +56,6 @@ def check_deps(params: Params) -> Iterator[ConfigProblem]:
                 if not path.exists():
                     problem = f"no such file or folder ({path}): create it, or correct the path"
                     yield ConfigProblem((section, name, "deps", number), problem, dep)
-
-
-def unknown_machines(params: Params, folder: Path) -> Iterator[ConfigProblem]:
-    """Yield the names in params.yaml that have no file in machines/."""
-    known = sorted(path.stem for path in folder.glob("*.json"))
-    for device in ("cpu", "gpu"):
-        name = getattr(params.devices, device).machine
-        if name is None or name in known:
-            continue
-        problem = unknown_name("machine", name, known) if known else f"{folder}/ has no machine yet"
-        path = f"{folder}/{name}.json"
-        problem += f". Run `photofinish machine {name}` on that machine, and commit {path}"
-        yield ConfigProblem(("devices", device, "machine"), problem, name)
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:

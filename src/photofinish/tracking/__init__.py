@@ -39,3 +39,8 @@ def experiment_name(root: Path, state: Path, *, is_shared: bool) -> str:
     if not file.is_file():
         write_text_atomically(file, root.name)
     return file.read_text(encoding="utf-8")
+
+
+def first_line(error: Exception) -> str:
+    """Return the error's first line, without the SQL or HTML that may follow."""
+    return next(iter(str(error).strip().splitlines()), repr(error))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from photofinish.errors import TerminatedError
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.stage.process import seconds_since_stage_start
+from photofinish.tracking import first_line
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
@@ -196,5 +197,4 @@ def _run(module: str, function: str, arguments: tuple[Any, ...]) -> None:
     try:
         getattr(importlib.import_module(module), function)(*arguments)
     except Exception as error:  # noqa: BLE001  # training must not depend on MLflow
-        line = next(iter(str(error).strip().splitlines()), "")
-        raise RuntimeError(line or type(error).__name__) from None
+        raise RuntimeError(first_line(error)) from None

@@ -1,4 +1,4 @@
-"""Functions that a stage calls in its MLflow process."""
+"""Functions that `client.Tracker` calls in the stage's MLflow process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ def start(
     samples: dict[PartName, int],
     started_ms: int,
 ) -> None:
-    """Open the run of a training, or resume the run if this training was killed."""
     store = open_project()
     close_abandoned_runs(store)
     host = platform.node()
@@ -74,7 +73,6 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
 
 
 def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
-    """Complete the run with the files of the training."""
     store, (run_id, _) = open_project(), _live.popitem()
     for path in checkpoints:
         store.client.log_artifact(run_id, str(path), "checkpoints")
@@ -85,7 +83,6 @@ def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: l
 
 
 def stopped(status: str, reason: str) -> None:
-    """Close the run of a training that failed or was stopped, if there is a run."""
     while _live:
         client = open_project().client
         run = client.get_run(_live.popitem()[0])
@@ -94,5 +91,4 @@ def stopped(status: str, reason: str) -> None:
 
 
 def sync(names: list[str], results: Path, report: Path) -> None:
-    """Mirror the results of these experiments, and their comparison."""
     sync_all(open_project(), names, results, report, with_models=False)

@@ -25,9 +25,10 @@ from photofinish.errors import UserError
 from photofinish.nested import leaf_names, leaves
 from photofinish.results import records
 from photofinish.results.learned import load_network
+from photofinish.tracking import first_line
 from photofinish.tracking.documents import RunDocument
 from photofinish.tracking.run_metrics import ONCE
-from photofinish.tracking.store import Store, first_line
+from photofinish.tracking.store import Store
 
 _REQUIREMENTS = ("mlflow", "numpy", "torch", "torchvision")
 

@@ -19,7 +19,7 @@ from mlflow.entities import LoggedModel, Run
 from mlflow.exceptions import MlflowException
 
 from photofinish.errors import UserError
-from photofinish.tracking import OWN_EXPERIMENT, experiment_name
+from photofinish.tracking import OWN_EXPERIMENT, experiment_name, first_line
 from photofinish.tracking.documents import TAG_PROCESS
 
 _LOCATIONS = (
@@ -112,11 +112,6 @@ def open_store(root: Path, state: Path) -> Store:
         raise UserError(text) from error
     finally:
         os.environ["MLFLOW_TRACKING_URI"] = variable  # set_tracking_uri changed it
-
-
-def first_line(error: Exception) -> str:
-    """Return the error's first line, without the SQL or HTML that may follow."""
-    return next(iter(str(error).strip().splitlines()), repr(error))
 
 
 def _open(uri: str, artifacts: Path | None, name: str, lock: FileLock) -> Store:

@@ -22,11 +22,10 @@ from photofinish.files import is_copy, project_root, state_folder
 from photofinish.results import records
 from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.records import EVALUATED
-from photofinish.tracking import documents
+from photofinish.tracking import documents, first_line
 from photofinish.tracking.store import (
     Store,
     close_abandoned_runs,
-    first_line,
     is_live,
     open_store,
     process_tag,
