@@ -62,7 +62,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     ),
     "too few names": (
         items("return torch.zeros(2), i % 3", more="    classes = ['a', 'b']\n"),
-        "data set 'scans': its targets contain 2, .*`classes` names 2",
+        "data set 'scans': its targets contain 2, .* numbered from 0 to 1",
     ),
     "mean of two inputs": (
         items("return (torch.ones(2), torch.ones(3)), i % 2"),

@@ -123,11 +123,6 @@ def built_in_or_own(key: str) -> Discriminator:
     return Discriminator(tag)
 
 
-def is_whole_number(value: object) -> bool:
-    """Return True for 1, but not for 1.0 or true, which Python calls equal."""
-    return type(value) is int
-
-
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 

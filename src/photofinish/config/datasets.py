@@ -18,7 +18,6 @@ from photofinish.config.base import (
     Seed,
     Settings,
     built_in_or_own,
-    is_whole_number,
 )
 from photofinish.config.catalogue import DATASETS
 from photofinish.errors import SettingError
@@ -36,7 +35,7 @@ GIVEN_TO_DATASETS = frozenset({PART, "seed"})
 
 
 def _check_part_size(value: Any) -> Any:
-    is_count = is_whole_number(value) and value >= 0
+    is_count = type(value) is int and value >= 0
     if value is None or is_count or (isinstance(value, float) and 0 < value < 1):
         return value
     raise SettingError("part size")
@@ -44,7 +43,7 @@ def _check_part_size(value: Any) -> Any:
 
 def _check_side_lengths(value: Any) -> Any:
     sides = value if isinstance(value, list | tuple) else [value, value]
-    if len(sides) != 2 or not all(is_whole_number(side) and 1 <= side <= 4096 for side in sides):
+    if len(sides) != 2 or not all(type(side) is int and 1 <= side <= 4096 for side in sides):
         raise SettingError("side lengths")
     return tuple(sides)
 
@@ -72,8 +71,15 @@ class LocalPath(NamedTuple):
     """Path as the user wrote it."""
     kind: str
     """Kind that it must be, in messages."""
+    part: PartName | None = None
+    """Part of the images there. None if parts are drawn, or if a column names them."""
     listing_column: str | None = None
     """Column of a CSV with the paths of further files, relative to its folder."""
+
+    @property
+    def path(self) -> Path:
+        """Return the path from the project's folder."""
+        return in_project(self.given)
 
 
 class _DatasetSettings(Settings):
@@ -108,11 +114,6 @@ class _DatasetSettings(Settings):
     def given_task(self) -> TaskName | None:
         """Return the task that params.yaml names, or None if the targets determine it."""
         return None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Return the arguments of custom code."""
-        return {}
 
     def paths(self) -> Iterator[LocalPath]:
         """Yield the files and folders that the data set reads, which must exist."""
@@ -190,25 +191,6 @@ class Parts(Settings):
     test: str | None = None
 
 
-class Place(NamedTuple):
-    """Place of the images of a local data set."""
-
-    part: PartName | None
-    """None if parts are drawn, or if a column names them."""
-    given: str
-    """Path as the user wrote it."""
-
-    @property
-    def path(self) -> Path:
-        """Path from the project's folder."""
-        return in_project(self.given)
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Key in params.yaml below the data set."""
-        return ("parts", self.part) if self.part else ("path",)
-
-
 class _LocalDataset(_ImageSettings):
     """Images on this machine, in one place, or in a place for each part."""
 
@@ -224,12 +206,14 @@ class _LocalDataset(_ImageSettings):
             raise SettingError("place")
         return self
 
-    def places(self) -> list[Place]:
-        """Return where the images are, in the order of the parts."""
-        paths: dict[PartName | None, str | None] = {None: self.path}
-        if parts := self.parts:
-            paths |= {"train": parts.train, "validation": parts.validation, "test": parts.test}
-        return [Place(part, given) for part, given in paths.items() if given]
+    def _places(self, kind: str, listing_column: str | None = None) -> Iterator[LocalPath]:
+        """Yield where the images are, in the order of the parts."""
+        if self.path is not None:
+            yield LocalPath(("path",), self.path, kind, None, listing_column)
+        parts: dict[Any, str | None] = self.parts.model_dump() if self.parts else {}
+        for part, given in parts.items():
+            if given is not None:
+                yield LocalPath(("parts", part), given, kind, part, listing_column)
 
 
 class CsvDataset(_LocalDataset):
@@ -243,8 +227,7 @@ class CsvDataset(_LocalDataset):
     """Column with train, validation or test. Without a column, the parts are drawn."""
 
     def paths(self) -> Iterator[LocalPath]:
-        for place in self.places():
-            yield LocalPath(place.key, place.given, "CSV file", self.path_column)
+        return self._places("CSV file", self.path_column)
 
 
 class FolderDataset(_LocalDataset):
@@ -254,8 +237,7 @@ class FolderDataset(_LocalDataset):
     source: Literal["folder"]
 
     def paths(self) -> Iterator[LocalPath]:
-        for place in self.places():
-            yield LocalPath(place.key, place.given, "folder")
+        return self._places("folder")
 
 
 class CustomDataset(CallsCode, _DatasetSettings):

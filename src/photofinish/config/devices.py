@@ -14,7 +14,6 @@ from photofinish.config.base import (
     PositiveFloat,
     PositiveInt,
     Settings,
-    is_whole_number,
 )
 from photofinish.config.kinds import KindOrAuto
 from photofinish.errors import SettingError
@@ -25,13 +24,13 @@ Strategy = Literal["ddp", "data_parallel"]
 def _check_threads(value: Any) -> Any:
     if value == "auto":
         return None
-    if is_whole_number(value) and 1 <= value <= 1024:
+    if type(value) is int and 1 <= value <= 1024:
         return value
     raise SettingError("threads")
 
 
 def _check_gpu_count(value: Any) -> Any:
-    if value == "all" or (is_whole_number(value) and value >= 1):
+    if value == "all" or (type(value) is int and value >= 1):
         return value
     raise SettingError("gpu count")
 

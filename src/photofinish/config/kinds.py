@@ -1,7 +1,4 @@
-"""Table of the kinds of accelerators, which settings, plans and messages use.
-
-To add a kind, add a row here and a function in machine/accelerators.py that asks torch for it.
-"""
+"""Table of the kinds of accelerators, which settings, plans and messages use."""
 
 from __future__ import annotations
 

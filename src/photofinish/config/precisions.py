@@ -1,8 +1,4 @@
-"""Table of the precisions of products, which settings, estimates and comparisons use.
-
-To add a precision, add a row here, its tensors' type in inside/precision.py, and its rates in
-tables/accelerators.csv.
-"""
+"""Table of the precisions of products, which settings, estimates and comparisons use."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from photofinish.config.datasets import Dataset
 from photofinish.errors import ConfigError
-from photofinish.files import in_project, sha256_of_bytes
+from photofinish.files import sha256_of_bytes
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -59,14 +59,14 @@ def sha256_of_local_files(datasets: Mapping[str, Dataset]) -> dict[str, str]:
 def _states(dataset: Dataset) -> Iterator[str]:
     if dataset.is_downloaded:
         return
-    for each in dataset.paths():
-        path = in_project(each.given)
-        yield str(each.key)
-        if each.listing_column is not None:
+    for place in dataset.paths():
+        path = place.path
+        yield str(place.key)
+        if place.listing_column is not None:
             yield sha256_of_bytes(path.read_bytes())
             with suppress(ConfigError):  # `split` reports it
                 for _, cells in read_csv(path):
-                    yield state_of_file(path.parent, cells.get(each.listing_column) or "")
+                    yield state_of_file(path.parent, cells.get(place.listing_column) or "")
         elif path.is_file():
             yield state_of_file(path.parent, path.name)
         else:

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from photofinish.config.datasets import CsvDataset, DatasetPlan, FolderDataset, LocalDataset, Place
+from photofinish.config.datasets import (
+    CsvDataset,
+    DatasetPlan,
+    FolderDataset,
+    LocalDataset,
+    LocalPath,
+)
 from photofinish.data import PartName
 from photofinish.data.images import Size, UInt8Array, decode, decoding_processes
 from photofinish.data.local_files import read_csv
@@ -57,7 +63,7 @@ def open_csv(plan: DatasetPlan) -> Source:
     assert isinstance(dataset, CsvDataset)
     rows: list[_Row] = []
     faults: list[str] = []
-    for place in dataset.places():
+    for place in dataset.paths():
         for row in _rows_of_csv(place, dataset):
             faults.append(row) if isinstance(row, str) else rows.append(row)
     _check(faults)
@@ -70,7 +76,7 @@ def _check(faults: list[str]) -> None:
         raise ConfigError("\n".join(["faulty rows:", *faults[:_MOST_FAULTS]]))
 
 
-def _rows_of_csv(place: Place, dataset: CsvDataset) -> Iterator[_Row | str]:
+def _rows_of_csv(place: LocalPath, dataset: CsvDataset) -> Iterator[_Row | str]:
     """Yield each row, or what is wrong with it."""
     columns = [dataset.path_column, dataset.label_column]
     if dataset.split_column is not None:
@@ -103,7 +109,7 @@ def open_folder(plan: DatasetPlan) -> Source:
 
     dataset = plan.dataset
     assert isinstance(dataset, FolderDataset)
-    folders = [(place, ImageFolder(place.path)) for place in dataset.places()]
+    folders = [(place, ImageFolder(place.path)) for place in dataset.paths()]
     rows = []
     for place, folder in folders:
         for file, label in folder.samples:

@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.data.images import Int64Array
-from photofinish.data.packed import Column
+from photofinish.data.packed import Array, Column
 from photofinish.data.ragged import Ragged
-from photofinish.data.samples import Array, Sample, Samples, Source, named_targets
+from photofinish.data.samples import Sample, Samples, Source, named_targets
 from photofinish.data.sources import open_source
 from photofinish.errors import ConfigError
 from photofinish.nested import Nested, as_nested, leaves, map_nested

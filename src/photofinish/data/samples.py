@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
@@ -15,14 +14,12 @@ from torch.utils.data import Dataset
 from photofinish.custom.running import run_custom_code, seed_generators
 from photofinish.data import IGNORED_CLASS, PartName, TaskName
 from photofinish.data.images import UNREADABLE, Int64Array, pixels_of
-from photofinish.data.packed import Column
+from photofinish.data.packed import Array, Column
 from photofinish.data.ragged import Ragged
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
 from photofinish.nested import Nested, leaf_names, leaves, map_nested
 from photofinish.wording import listed
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -128,21 +125,9 @@ def _parts_of(value: Any) -> Any:
 
 
 def _to_input(value: Any) -> Array:
-    try:
-        array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
-    except ValueError as error:
-        raise ValueError(
-            f"its input can't be an array ({error}): give numbers, or a tuple of tensors"
-        ) from error
-    kind = array.dtype.kind
-    if kind not in "biuf":
-        raise ValueError(f"its input is a {type(value).__name__} of {array.dtype}: give numbers")
-    if array.dtype != np.uint8 or array.ndim != 3:  # not an image: convert to a network's dtype
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32 if kind == "f" else np.int64)
-    if array.dtype == np.float32 and not np.isfinite(array).all():
-        raise ValueError("its input has numbers that are not finite")
-    return array
+    array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
+    is_image = array.dtype == np.uint8 and array.ndim == 3
+    return array if is_image else _to_numbers(array, "input")
 
 
 def _to_array(value: Any) -> Array:
@@ -153,15 +138,15 @@ def _to_array(value: Any) -> Array:
     return np.asarray(value)
 
 
-def _to_numbers(value: Any) -> Array:
+def _to_numbers(value: Any, what: str = "target") -> Array:
     """Convert to int64 or float32. Raise ValueError if the value has other or infinite numbers."""
     array = _to_array(value)
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"its target is a {type(value).__name__} of {array.dtype}: give numbers")
+        raise ValueError(f"its {what} is an array of {array.dtype}: give numbers")
     with np.errstate(over="ignore"):
         array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64)
     if not np.isfinite(array).all():
-        raise ValueError(f"its target is not finite: {value}")
+        raise ValueError(f"its {what} has numbers that are not finite")
     return array
 
 

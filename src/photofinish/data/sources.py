@@ -16,8 +16,8 @@ from photofinish.custom.imports import check_code_unchanged
 from photofinish.custom.running import accepted_arguments, run_custom_code, seed_generators
 from photofinish.data import PartName
 from photofinish.data.images import UNREADABLE
-from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.samples import Array, Source, to_sample
+from photofinish.data.packed import Array, PackedSplit, part_file
+from photofinish.data.samples import Source, to_sample
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import write_json_atomically
@@ -33,7 +33,8 @@ def download(plan: DatasetPlan, folder: Path) -> None:
     if dataset.is_downloaded:
         open_source(plan)
     folder.mkdir(parents=True, exist_ok=True)
-    record = {"source": dataset.source, "arguments": dataset.arguments}
+    arguments = dataset.arguments if isinstance(dataset, CustomDataset) else {}
+    record = {"source": dataset.source, "arguments": arguments}
     write_json_atomically(folder / "source.json", record)
 
 

@@ -20,10 +20,10 @@ from sklearn.preprocessing import StandardScaler
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data import MANIFEST, PART_NAMES, PartName, Shape
 from photofinish.data.images import Int64Array
-from photofinish.data.packed import Column, Content, Manifest, part_file, shapes_file
+from photofinish.data.packed import Array, Column, Content, Manifest, part_file, shapes_file
 from photofinish.data.ragged import Ragged
 from photofinish.data.raw_data import RawData
-from photofinish.data.samples import Array, numbers_of_no_class
+from photofinish.data.samples import numbers_of_no_class
 from photofinish.data.sources import LIVE_PLAN
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file, write_bytes_atomically

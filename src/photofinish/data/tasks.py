@@ -12,7 +12,10 @@ from photofinish.errors import UserError
 from photofinish.nested import leaves, samples_in
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
+
+    Pair = tuple[Tensor, Tensor]
+    """Outputs and targets."""
 
 
 class Task:
@@ -40,28 +43,24 @@ class Task:
         """Return the task for outputs as a loss reads them. `loss` is its settings, or None."""
         return self
 
-    def num_predictions(self, targets: Any) -> torch.Tensor | int:
+    def num_predictions(self, targets: Any) -> Tensor | int:
         """Return the number of samples, or of positions with a class."""
         return samples_in(targets)
 
-    def by_position(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def by_position(self, outputs: Tensor, targets: Tensor) -> Pair:
         """Return outputs and targets with a row for each prediction."""
         return outputs, targets
 
-    def num_correct(self, outputs: Any, targets: Any) -> torch.Tensor:  # noqa: ARG002
+    def num_correct(self, outputs: Any, targets: Any) -> Tensor:  # noqa: ARG002
         """Return the number of correct predictions, or 0 for a task without accuracy."""
-        first: torch.Tensor = leaves(outputs)[0]
+        first: Tensor = leaves(outputs)[0]
         return first.float().new_zeros(())
 
-    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predicted(self, outputs: Tensor) -> Tensor:
         """Return the predictions for a network's outputs."""
         return outputs
 
-    def metric_inputs(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> Pair:
         """Return predictions and targets in the form that torchmetrics accepts."""
         return outputs, targets
 
@@ -86,19 +85,17 @@ class Classes(Task):
     def __init__(self, ignore_index: int = IGNORED_CLASS) -> None:
         self.ignore_index = ignore_index
 
-    def num_predictions(self, targets: torch.Tensor) -> torch.Tensor | int:
+    def num_predictions(self, targets: Tensor) -> Tensor | int:
         return (
             (targets != self.ignore_index).sum() if has_positions(targets) else samples_in(targets)
         )
 
-    def by_position(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def by_position(self, outputs: Tensor, targets: Tensor) -> Pair:
         if has_positions(targets):
             return classes_of_positions(outputs, targets)
         return outputs, targets
 
-    def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def num_correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self.by_position(outputs, targets)
         if targets.is_floating_point():
             targets = targets.argmax(dim=1)
@@ -107,12 +104,10 @@ class Classes(Task):
             is_correct = is_correct & (targets != self.ignore_index)
         return is_correct.sum()
 
-    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predicted(self, outputs: Tensor) -> Tensor:
         return outputs.argmax(dim=1)
 
-    def metric_inputs(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> Pair:
         return outputs.softmax(1), targets.long()
 
     def output_shape(self, names: tuple[str, ...], target_shape: tuple[Any, ...]) -> list[int]:
@@ -137,16 +132,14 @@ class Labels(Task):
     def read_by(self, loss: Any) -> Task:
         return Labels(of_probabilities=True) if loss and loss.name == "torch.nn:BCELoss" else self
 
-    def num_correct(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    def num_correct(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the number of correct predictions. A sample counts as a share of its labels."""
         return ((outputs > self._threshold) == (targets > 0)).float().mean(dim=1).sum()
 
-    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predicted(self, outputs: Tensor) -> Tensor:
         return (outputs > self._threshold).long()
 
-    def metric_inputs(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> Pair:
         return outputs if self._of_probabilities else outputs.sigmoid(), targets.long()
 
 
@@ -169,26 +162,22 @@ class Values(Task):
             is_log = not loss.arguments.get("log_target", False)
         return Values(of_logarithms=is_log)
 
-    def predicted(self, outputs: torch.Tensor) -> torch.Tensor:
+    def predicted(self, outputs: Tensor) -> Tensor:
         return outputs.exp() if self._of_logarithms else outputs
 
-    def metric_inputs(
-        self, outputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def metric_inputs(self, outputs: Tensor, targets: Tensor) -> Pair:
         return self.predicted(outputs).squeeze(1), targets.squeeze(1)
 
 
 TASKS: dict[TaskName, Task] = {task.name: task for task in (Classes(), Values(), Labels(), Task())}
 
 
-def has_positions(targets: torch.Tensor) -> bool:
+def has_positions(targets: Tensor) -> bool:
     """Return True if targets have a class at each position, False if they have one per sample."""
     return targets.dim() > 1 and not targets.is_floating_point()
 
 
-def classes_of_positions(
-    outputs: torch.Tensor, targets: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def classes_of_positions(outputs: Tensor, targets: Tensor) -> Pair:
     """Return the outputs and the class of each position, one row per position.
 
     Positions are the dimensions that outputs and targets share. In the outputs, classes come before

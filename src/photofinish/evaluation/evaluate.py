@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from photofinish.config.metrics import Metrics
-from photofinish.data.packed import PackedSplit
+from photofinish.data.packed import Array, PackedSplit
 from photofinish.evaluation.judges import score
-from photofinish.evaluation.scores import Array
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.results import records
 from photofinish.results.learned import load_network

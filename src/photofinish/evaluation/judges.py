@@ -14,10 +14,10 @@ from torch import nn
 from photofinish.config.metrics import Metrics
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
-from photofinish.data.packed import PackedSplit
+from photofinish.data.packed import Array, PackedSplit
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
-from photofinish.evaluation.scores import SCORES, Array
+from photofinish.evaluation.scores import SCORES
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import DeviceEvaluation, TrainingRecord

@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sklearn import metrics as sklearn_metrics
 
 from photofinish.data import TaskName
+from photofinish.data.packed import Array
 from photofinish.results import records
 
 _MOST_CLASSES = 1000
 """Largest number of classes with scores for each class."""
-Array = npt.NDArray[Any]
 
 
 def scores_of_classes(

@@ -83,16 +83,12 @@ def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
 
     A side that differs between samples has length 1.
     """
-    if not isinstance(dtype, str):  # images in a tuple stay bytes
-        return map_nested(
-            lambda kind, sides: torch.zeros(
-                1, *(side or 1 for side in sides), dtype=getattr(torch, kind)
-            ),
-            dtype,
-            shape,
-        )
-    lengths = [side or 1 for side in shape]
-    return torch.zeros(1, *lengths, dtype=torch.int64 if dtype == "int64" else torch.float32)
+
+    def zeros(kind: Dtype, sides: Any) -> torch.Tensor:
+        return torch.zeros(1, *(side or 1 for side in sides), dtype=getattr(torch, kind))
+
+    # Images in a tuple stay bytes.
+    return map_nested(zeros, "float32" if dtype == "uint8" else dtype, shape)
 
 
 @contextmanager

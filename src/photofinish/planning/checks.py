@@ -23,12 +23,12 @@ from photofinish.wording import unknown_name
 def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
     """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
     for name, dataset in params.datasets.items():
-        for key, given, kind, _ in dataset.paths():
-            path = in_project(given)
+        for place in dataset.paths():
+            path, kind = place.path, place.kind
             is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
             if not is_right():
                 problem = f"there is no such {kind} ({path}): create it, or correct the path"
-                yield ConfigProblem(("datasets", name, *key), problem, given)
+                yield ConfigProblem(("datasets", name, *place.key), problem, place.given)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
         return
