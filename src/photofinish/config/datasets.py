@@ -86,10 +86,7 @@ class _DatasetSettings(Settings):
     """Settings of a source, and facts about sources of its class."""
 
     opens: ClassVar[str]
-    """Module and function that open the source, such as `built_in_source.open_digits`.
-
-    The module is in photofinish.data. The function gets the DatasetPlan and returns a Source.
-    """
+    """Module and function that open the source, such as `built_in_source.open_digits`."""
     is_downloaded: ClassVar[bool] = False
     """True if opening the source downloads it, which the stage `download` does."""
     has_one_shape: ClassVar[bool] = True

@@ -350,9 +350,8 @@ def step_settings(experiment: Experiment) -> Experiment:
 class ExperimentPlan(Experiment):
     """Settings of `train-gpu`: data/plan/experiments/<name>.json.
 
-    data/plan/on_cpu/<name>.json has the settings of `train-cpu`, without settings that only
-    accelerators read. Changing those settings does not rerun training on the CPU. The folders
-    steps/ and steps_on_cpu/ have the settings of `measure-gpu` and `measure-cpu`.
+    on_cpu/ has the settings of `train-cpu`, without those that only accelerators read. steps/ and
+    steps_on_cpu/ have the settings of `measure-gpu` and `measure-cpu`.
     """
 
     monitored: Metric | None = None

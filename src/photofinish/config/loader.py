@@ -53,10 +53,7 @@ class Params:
 
 
 def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
-    """Read and check the whole file. Raise one ConfigError that lists all problems in it.
-
-    `checks` yield problems that depend on other files of this machine.
-    """
+    """Read and check the whole file. Raise one ConfigError that lists all problems in it."""
     document, root = parse_yaml(path)
     loader = _Loader(document)
     params = loader.load()

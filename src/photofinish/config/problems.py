@@ -180,30 +180,11 @@ _SAME: dict[str, tuple[str, ...]] = {
     "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
 }  # fmt: skip
 """Settings here, and their names in other trainers."""
-_NOT_HERE: dict[str, tuple[str, ...]] = {
-    "freeze layers in the network (requires_grad_(False)), or in a custom optimizer": ("freeze",),
-    "there are no callbacks: a custom step sees each batch": ("callbacks",),
-    "a training ends after epochs, or by early_stopping": ("max_steps", "max_time", "min_epochs"),
-    "name a smaller data set instead: a part of one is another job": (
-        "limit_train_batches", "overfit_batches",
-    ),
-    "set epochs: 1 to try a training": ("fast_dev_run",),
-    "validation follows each epoch": ("val_check_interval", "check_val_every_n_epoch"),
-    "MLflow logs every run: photofinish ui": ("logger",),
-    "MLflow logs each epoch: logging a step would disturb its time": ("log_every_n_steps",),
-    "every training is measured before its first epoch: read the report": ("profiler",),
-    "cudnn.benchmark stays off, since its choice changes bits from run to run": ("benchmark",),
-    "a loss that is not finite ends the training with the step's number": ("detect_anomaly",),
-    "BatchNorm is synchronised wherever several GPUs train": ("sync_batchnorm",),
-    "one machine trains an experiment: docs/scaling.md": ("num_nodes",),
-}  # fmt: skip
-"""What to do instead of settings that are not here, and their names in other trainers."""
 
 
 def _hint(name: str) -> str | None:
     """Return a hint about a setting of other trainers, or None if the name is not known."""
-    for table, verb in ((_SAME, "write "), (_NOT_HERE, "")):
-        for instead, names in table.items():
-            if name in names:
-                return f"unknown key; {verb}{instead}"
+    for instead, names in _SAME.items():
+        if name in names:
+            return f"unknown key; write {instead}"
     return None

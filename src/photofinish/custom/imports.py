@@ -26,10 +26,7 @@ _OURS = Path(__file__).parent.parent
 
 
 def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
-    """Return the sha256 of each custom file that runs, and the versions of packages that they name.
-
-    Keys are as by `name_of`. No file is run.
-    """
+    """Return the sha256 of each custom file, and the versions of packages that they name."""
     files, packages = custom_files(references)
     return _hashes(files.values(), packages)
 

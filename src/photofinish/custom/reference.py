@@ -167,10 +167,7 @@ def _defined_in(file: Path) -> dict[str, ast.AST]:
 
 
 def names_in_module(module: str) -> list[str]:
-    """Return `__all__` or the public names of a module, without importing the module.
-
-    Returns an empty list if there is no such module.
-    """
+    """Return `__all__` or the public names of a module, without importing the module."""
     file = file_of_module(module)
     if file is None:
         return []

@@ -135,9 +135,8 @@ def _read_all(
         if isinstance(again, str) or not all(map(np.array_equal, again.arrays(), first.arrays())):
             raise ConfigError(
                 f"data set '{plan.name}' ({plan.dataset.source}): item 0 differs when it is read "
-                f"again. Items are read once and packed, so every epoch would get the same random "
-                f"changes. Move them to a function (transform: in an experiment's "
-                f"input: {{name: loader}}), or set datasets.{plan.name}.decode: each_epoch in "
-                f"params.yaml to read the data set in each epoch"
+                f"again, and every epoch would get the same changes. Move them to transform: of "
+                f"input: {{name: loader}}, or set datasets.{plan.name}.decode: each_epoch in "
+                f"params.yaml"
             )
     return first, columns

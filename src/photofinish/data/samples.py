@@ -182,8 +182,7 @@ def named_targets(
     if isinstance(column, Ragged) or column.ndim > 2:
         raise ConfigError(
             f"{where}: its targets are {task} of shape {column.shape[1:]}: "
-            f"give each item a vector of the same length, or set task: classes for a class at each "
-            f"position"
+            f"give each item a vector of the same length, or set task: classes"
         )
     array = column.reshape(len(column), -1).astype(np.float32)
     if task == "labels" and not np.isin(array, (0, 1)).all():
@@ -225,7 +224,7 @@ def _named_classes(
             item = int((column == IGNORED_CLASS).argmax())
             raise ConfigError(
                 f"{where}: the target of item {item} is {IGNORED_CLASS}, which PyTorch ignores: "
-                f"leave samples without a class out of the data set"
+                f"leave it out"
             )
         classes, column = np.unique(column, return_inverse=True)
         return column.astype(np.int64), tuple(str(number) for number in classes)
@@ -237,8 +236,7 @@ def _named_classes(
         raise ConfigError(
             f"{where}: its targets contain {listed([str(number) for number in others[:3]])}, but "
             f"its classes are numbered from 0 to {len(names) - 1}. With a class at each position, "
-            f"one other number may mark positions that do not count: ignore_index of cross_entropy "
-            f"in params.yaml, -100 by default"
+            f"one other number may be cross_entropy's ignore_index"
         )
     return column, names
 

@@ -1,8 +1,4 @@
-"""Split of raw data into packed parts: training, validation and test.
-
-`divide` draws the parts that the source does not have. `split` packs each part into one file of
-inputs and one of targets, and writes a manifest.
-"""
+"""Split of raw data into packed parts: training, validation and test."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sklearn import metrics as sklearn_metrics
 
 from photofinish.data import TaskName
 from photofinish.data.packed import Array
-from photofinish.results import records
+from photofinish.results.records import ClassScores, DeviceEvaluation
 
 _MOST_CLASSES = 1000
 """Largest number of classes with scores for each class."""
@@ -18,17 +18,15 @@ _MOST_CLASSES = 1000
 
 def scores_of_classes(
     actual: Array, predicted: Array, loss: float, class_names: tuple[str, ...]
-) -> records.DeviceEvaluation:
+) -> DeviceEvaluation:
     """Score predictions of one class for each sample."""
     accuracy = float(np.mean(actual == predicted))
     if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
-        return records.DeviceEvaluation(
-            main="test_accuracy", test_accuracy=accuracy, test_loss=loss
-        )
+        return DeviceEvaluation(main="test_accuracy", test_accuracy=accuracy, test_loss=loss)
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
     macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
-    return records.DeviceEvaluation(
+    return DeviceEvaluation(
         main="test_accuracy",
         test_accuracy=accuracy,
         test_loss=loss,
@@ -40,11 +38,11 @@ def scores_of_classes(
 
 def scores_of_labels(
     actual: Array, predicted: Array, loss: float, names: tuple[str, ...]
-) -> records.DeviceEvaluation:
+) -> DeviceEvaluation:
     """Score several labels of 0 or 1 for each sample. Accuracy is the share of correct labels."""
     columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
     macro_f1, labels = _scores_of_each(actual, predicted, names, columns)
-    return records.DeviceEvaluation(
+    return DeviceEvaluation(
         main="macro_f1",  # answering no to each label is often accurate
         test_accuracy=float(np.mean(actual == predicted)),
         test_loss=loss,
@@ -56,7 +54,7 @@ def scores_of_labels(
 
 def _scores_of_each(
     actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
-) -> tuple[float, dict[str, records.ClassScores]]:
+) -> tuple[float, dict[str, ClassScores]]:
     """Return the mean F1 of the classes that occur, and each one's scores."""
     columns = sklearn_metrics.precision_recall_fscore_support(
         actual, predicted, labels=labels, zero_division=np.nan
@@ -65,7 +63,7 @@ def _scores_of_each(
     occur = ~np.isnan(of_each)  # among targets or predictions
     scores = {}
     for name, precision, recall, f1, count in zip(names, *columns, strict=True):
-        scores[name] = records.ClassScores(
+        scores[name] = ClassScores(
             precision=float(precision), recall=float(recall), f1=float(f1), image_count=int(count)
         )
     return float(of_each[occur].mean()) if occur.any() else 0.0, scores
@@ -73,7 +71,7 @@ def _scores_of_each(
 
 def scores_of_values(
     actual: Array, predicted: Array, loss: float, _names: tuple[str, ...] = ()
-) -> records.DeviceEvaluation:
+) -> DeviceEvaluation:
     """Score values by their errors. R2 is the share of the variance that is explained."""
     actual, predicted = actual.astype(float), predicted.astype(float)
     metrics = {
@@ -83,12 +81,10 @@ def scores_of_values(
     if np.ptp(actual, axis=0).any():  # constant values have no variance
         weighting = "variance_weighted"
         metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput=weighting))
-    return records.DeviceEvaluation(main="mean_absolute_error", test_loss=loss, metrics=metrics)
+    return DeviceEvaluation(main="mean_absolute_error", test_loss=loss, metrics=metrics)
 
 
-SCORES: dict[
-    TaskName, Callable[[Array, Array, float, tuple[str, ...]], records.DeviceEvaluation]
-] = {
+SCORES: dict[TaskName, Callable[[Array, Array, float, tuple[str, ...]], DeviceEvaluation]] = {
     "classes": scores_of_classes,
     "labels": scores_of_labels,
     "values": scores_of_values,

@@ -1,8 +1,7 @@
 """The fingerprint of the machine: facts that determine speed and bits.
 
 The fingerprint is part of DVC's cache key, so it holds no load, temperature or time. Every `dvc
-repro` computes it, so torch is not imported. `photofinish machine <name>` writes it to
-machines/<name>.json, for other machines to read.
+repro` computes it, so torch is not imported.
 """
 
 from __future__ import annotations

@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 def build_custom(
     model: CustomModel, shape: Any, classes: int, dtype: Nested[Dtype], weights: Path | None = None
 ) -> nn.Module:
-    """Build the network and initialize its lazy modules. All generators must be seeded before.
-
-    `weights` is the file of timm's published weights.
-    """
+    """Build the network and initialize its lazy modules. All generators must be seeded before."""
     reference = model.reference
     if reference.module == TIMM:
         from timm import create_model  # an optional package

@@ -37,10 +37,7 @@ def build_model(
     weights: Path | None = None,
     dtype: Nested[Dtype] = "uint8",
 ) -> nn.Module:
-    """Return the network with its initial weights, which the seed determines for every device.
-
-    `weights` is the file of published weights, if any. `dtype` is the packed samples' dtype.
-    """
+    """Return the network with its initial weights, which the seed determines for every device."""
     if is_reference(model.name) and not model.name.startswith(f"{TIMM}:"):
         cast("CustomModel", model).reference.load()  # before seeding: imports may draw or seed
     with generators_seeded(seed):
@@ -106,10 +103,7 @@ def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> Non
 def _torchvision_classifier(
     model: TorchvisionModel, shape: Any, classes: int, weights: Path | None
 ) -> nn.Module:
-    """Return one of torchvision's networks.
-
-    Without a file of published weights, they are initial, for a trained network's to be loaded.
-    """
+    """Return one of torchvision's networks."""
     from torchvision.models import get_model, get_model_weights  # takes a second
 
     is_published = model.weights is not None

@@ -56,7 +56,6 @@ def _from_torch_hub(wanted: PublishedWeights) -> tuple[str, Path]:
 
 
 def _from_hugging_face(wanted: PublishedWeights) -> tuple[str, Path]:
-    """Return the file's name and its path in the cache."""
     from huggingface_hub import hf_hub_download
     from timm import get_pretrained_cfg
 

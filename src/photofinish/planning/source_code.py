@@ -21,8 +21,7 @@ _REPORT = "compare"
 _SHOWS = tuple(f"photofinish.{each}" for each in ("tracking", "wording", "answer", "reporting"))
 """Modules that only show results: the mirror in MLflow, numbers and names as text, findings.
 
-Only the report depends on them, so they count for `compare` alone. A new tag in MLflow, another
-unit of time or another interval reruns no download, split, measurement or training.
+Only the report depends on them, so they count for `compare` alone.
 """
 _FOLDERS = {
     "photofinish.config.compare": "config/tables",

@@ -108,10 +108,7 @@ def unfinished_run(store: Store, training_key: str, host: str) -> Run | None:
 
 
 def create_run(store: Store, name: str, tags: dict[str, str], started_ms: int | None) -> str:
-    """Create a run with all tags in one call, so that it is found even if this process dies.
-
-    In a shared store, the run's name contains the host. The user is only known for this host.
-    """
+    """Create a run with all tags in one call, so that it is found even if this process dies."""
     host = tags.get(documents.TAG_HOST)
     if host and store.local_artifacts is None:
         name = f"{name}@{host}"
