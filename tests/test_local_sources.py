@@ -114,7 +114,6 @@ def test_images_of_many_sizes_are_resized_if_a_size_is_set(photos: Path) -> None
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"path,label\n", "no rows"),
         (b"path,label\nred.png,h\xe4n\n", "can't be read as CSV in UTF-8"),
         (b"path,lable\nred.png,owl\n", "no column 'label'; did you mean 'lable'?"),
     ],

@@ -11,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from photofinish.config.base import NAME_PATTERN, CallsCode, is_name, spelled_out
 from photofinish.config.compare import Comparing
@@ -28,9 +32,8 @@ from photofinish.config.problems import (
 )
 from photofinish.config.pytorch_names import CONSTANT
 from photofinish.config.scripts import Script
-from photofinish.config.yaml_file import line_of, parse_yaml
 from photofinish.errors import ConfigError
-from photofinish.wording import unknown_name
+from photofinish.wording import counted, printable, unknown_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "scripts", "compare")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -54,31 +57,67 @@ class Params:
 
 def read_params(path: Path, *checks: Callable[[Params], Iterable[ConfigProblem]]) -> Params:
     """Read and check the whole file. Raise one ConfigError that lists all problems in it."""
-    document, root = parse_yaml(path)
+    document, root = _parse_yaml(path)
     loader = _Loader(document)
     params = loader.load()
     for check in checks:
         loader.report(*check(params))
-    found = [*loader.problems.values()]
-    if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in found):
+    problems = [*loader.problems.values()]
+    if any(problem.problem.startswith((UNKNOWN_KEY, NO_MAPPING)) for problem in problems):
         # A missing key is usually the misspelt key, which is reported already.
-        found = [problem for problem in found if not problem.problem.startswith(REQUIRED)]
-    problems = [(line_of(root, problem.path), problem) for problem in found]
+        problems = [problem for problem in problems if not problem.problem.startswith(REQUIRED)]
     if problems:
-        count = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}"
-        problems.sort(key=lambda line_and_problem: line_and_problem[0])
-        lines = [problem.describe(f"{path}:{line}") for line, problem in problems]
+        problems.sort(key=lambda problem: _line_of(root, problem.path))
+        lines = [problem.describe(f"{path}:{_line_of(root, problem.path)}") for problem in problems]
+        count = counted(len(problems), "mistake")
         raise ConfigError(f"{path} has {count}; nothing was started\n" + "\n".join(lines))
     return params
 
 
 def read_names(path: Path) -> list[str]:
     """Return the names of experiments and scripts, without a check of the rest."""
-    document, _ = parse_yaml(path)
+    document, _ = _parse_yaml(path)
     if not isinstance(document, dict):
         return []
     sections = [document.get(key) for key in ("experiments", "scripts")]
     return [name for section in sections if isinstance(section, dict) for name in section]
+
+
+def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
+    """Return the value of a YAML file as JSON has it, read as DVC reads it, and its nodes."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+        constructor, _ = YAML(typ="safe").get_constructor_parser(text)
+        root = constructor.composer.get_single_node()
+        if root is None:
+            return None, None
+        document = constructor.construct_document(root)
+        return json.loads(json.dumps(document, default=str)), root
+    except (OSError, ReaderError, ValueError, TypeError, LookupError) as error:
+        # No file, bytes that are not UTF-8, or values that Python can't make.
+        raise ConfigError(f"{path} can't be read: {error}") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = printable(" ".join(filter(None, (error.context, error.problem))))
+        hint = "; put text with a colon in quotes" if "':'" in problem else ""
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
+
+
+def _line_of(node: Node | None, path: KeyPath) -> int:
+    """Return the line of the key at `path`, or of its deepest parent in the file."""
+    line = 1
+    for part in path:
+        children: dict[Any, tuple[Node, Node]] = {}
+        if isinstance(node, MappingNode):  # keys merged by `<<` come first
+            children = {key.value: (key, value) for key, value in node.value if key.id == "scalar"}
+        elif isinstance(node, SequenceNode):
+            children = {index: (item, item) for index, item in enumerate(node.value)}
+        if part not in children:
+            break
+        key, node = children[part]
+        line = key.start_mark.line + 1
+    return line
 
 
 class _Loader:
