@@ -12,11 +12,7 @@ from _start import run_stage
 from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
 from photofinish.machine.fingerprint import GpuTarget, read_machines
-from photofinish.planning.checks import (
-    check_custom_code_calls,
-    check_deps,
-    check_paths,
-)
+from photofinish.planning.checks import check_custom_code_calls, check_paths
 from photofinish.planning.plan import write_plan
 from photofinish.wording import counted
 
@@ -38,7 +34,6 @@ def main() -> None:
         args.params,
         partial(check_paths, references=args.references),
         check_custom_code_calls,
-        check_deps,
     )
     args.references.mkdir(exist_ok=True)  # `compare` depends on it, and Git keeps no empty folder
     machines = read_machines(params.devices, args.machines)

@@ -21,7 +21,7 @@ from photofinish.commands.examples import copy_example
 from photofinish.commands.init import find_scripts, write_network
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
-from photofinish.planning.checks import check_custom_code_calls, check_deps
+from photofinish.planning.checks import check_custom_code_calls, check_paths
 from photofinish.reporting.answers import Answers, write_answers
 
 
@@ -195,7 +195,7 @@ def test_a_script_with_a_training_loop_is_found(
 def test_the_first_params_yaml_has_the_script_that_trains(custom_files: CustomFiles) -> None:
     custom_files.write("fit.py", LIGHTNING)
     ran = photofinish("init", cwd=custom_files.folder)
-    params = read_params(Path("params.yaml"), check_custom_code_calls, check_deps)
+    params = read_params(Path("params.yaml"), check_custom_code_calls, check_paths)
     assert [script.command for script in params.scripts.values()] == ["python fit.py"]
     assert not params.experiments
     assert "photofinish ask python fit.py" in ran.stdout
@@ -260,7 +260,7 @@ def test_an_example_is_the_first_params_yaml_with_its_code_where_it_names_it(
     assert ran.returncode == 0, ran.stderr
     os.chdir("photofinish")
     assert Path("params.yaml").read_bytes() == (ROOT / "examples/own-network.yaml").read_bytes()
-    assert read_params(Path("params.yaml"), check_custom_code_calls, check_deps).experiments
+    assert read_params(Path("params.yaml"), check_custom_code_calls, check_paths).experiments
 
 
 def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_repository(

@@ -217,7 +217,7 @@ FAULTY: dict[str, tuple[dict[str, Any], str]] = {
         {"source": "./scans.py:Scans", **SIZES},
         ".root\n    Scans in ./scans.py needs root",
     ),
-    "no-file": ({**SCANS, "files": ["no.csv"]}, '.files.0 = "no.csv"\n    there is no such'),
+    "no-file": ({**SCANS, "files": ["no.csv"]}, '.files.0 = "no.csv"\n    no such file'),
 }
 
 
@@ -229,9 +229,8 @@ def test_plan_reports_mistakes_without_running_the_code(custom_files: CustomFile
     params = {"datasets": datasets, "experiments": {"one": one}}
     custom_files.write("params.yaml", yaml.safe_dump(params))
     folder = custom_files.folder
-    checks = (lambda params: check_paths(params, folder), check_custom_code_calls)
     with pytest.raises(ConfigError) as error:
-        read_params(folder / "params.yaml", *checks)
+        read_params(folder / "params.yaml", check_paths, check_custom_code_calls)
     for name, (_, message) in FAULTY.items():
         assert f"datasets.{name}{message}" in str(error.value)
     assert "has 4 mistakes" in str(error.value)

@@ -1,7 +1,4 @@
-"""A killed training resumes from its last checkpoint and ends with the same bits.
-
-Locks and checkpoints have another folder if theirs can't be written: no training needs it.
-"""
+"""A killed training resumes from its last checkpoint and ends with the same bits."""
 
 from __future__ import annotations
 

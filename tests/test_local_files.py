@@ -84,14 +84,14 @@ def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> Non
 
 def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(photos: Path) -> None:
     (photos.parent / "reference/old-box").mkdir(parents=True)
-    text = PARAMS.replace("photos/birds.csv", "photos").replace("model: linear", "model: lineer")
+    text = PARAMS.replace("photos/birds.csv", "no.csv").replace("model: linear", "model: lineer")
     text = text.replace("digits, validation: 1, test: 1}", "MNIST, root: no, validation: 1}")
     compare = "compare:\n  references:\n    - old-box\n    - old-bix\n"
     write_params(photos, text.replace("experiments:", f"{compare}experiments:"))
     with pytest.raises(ConfigError) as caught:
         state(photos)
     for problem in (
-        'datasets.listed.path = "photos"\n    there is no such CSV file',
+        'datasets.listed.path = "no.csv"\n    no such file',
         "datasets.digits.root = ",
         "params.yaml:9 ",
         "did you mean 'old-box'",

@@ -33,7 +33,7 @@ from photofinish.files import sha256_of_bytes
 from photofinish.inside.recorder import VALIDATES
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.planning.checks import check_deps
+from photofinish.planning.checks import check_paths
 from photofinish.planning.plan import keep_results_of
 from photofinish.reporting.sentences import Verdict, verdict
 from photofinish.results.measured import (
@@ -474,7 +474,7 @@ def test_a_missing_dependency_is_reported_with_its_key(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": settings}}))
     with pytest.raises(ConfigError, match=r"scripts\.mine\.deps\.0"):
-        read_params(tmp_path / "params.yaml", check_deps)
+        read_params(tmp_path / "params.yaml", check_paths)
 
 
 def planted_figures(*blocks: dict[str, Any]) -> Figures:

@@ -69,8 +69,6 @@ class LocalPath(NamedTuple):
     """Key in params.yaml below the data set."""
     given: str
     """Path as the user wrote it."""
-    kind: str
-    """Kind that it must be, in messages."""
     part: PartName | None = None
     """Part of the images there. None if parts are drawn, or if a column names them."""
     listing_column: str | None = None
@@ -177,7 +175,7 @@ class TorchvisionDataset(_ImageSettings):
     def paths(self) -> Iterator[LocalPath]:
         """Yield the folder only: torchvision checks the files in it."""
         if self.root is not None:
-            yield LocalPath(("root",), self.root, "folder")
+            yield LocalPath(("root",), self.root)
 
 
 class Parts(Settings):
@@ -203,14 +201,14 @@ class _LocalDataset(_ImageSettings):
             raise SettingError("place")
         return self
 
-    def _places(self, kind: str, listing_column: str | None = None) -> Iterator[LocalPath]:
+    def _places(self, listing_column: str | None = None) -> Iterator[LocalPath]:
         """Yield where the images are, in the order of the parts."""
         if self.path is not None:
-            yield LocalPath(("path",), self.path, kind, None, listing_column)
+            yield LocalPath(("path",), self.path, None, listing_column)
         parts: dict[Any, str | None] = self.parts.model_dump() if self.parts else {}
         for part, given in parts.items():
             if given is not None:
-                yield LocalPath(("parts", part), given, kind, part, listing_column)
+                yield LocalPath(("parts", part), given, part, listing_column)
 
 
 class CsvDataset(_LocalDataset):
@@ -224,7 +222,7 @@ class CsvDataset(_LocalDataset):
     """Column with train, validation or test. Without a column, the parts are drawn."""
 
     def paths(self) -> Iterator[LocalPath]:
-        return self._places("CSV file", self.path_column)
+        return self._places(self.path_column)
 
 
 class FolderDataset(_LocalDataset):
@@ -234,7 +232,7 @@ class FolderDataset(_LocalDataset):
     source: Literal["folder"]
 
     def paths(self) -> Iterator[LocalPath]:
-        return self._places("folder")
+        return self._places()
 
 
 class CustomDataset(CallsCode, _DatasetSettings):
@@ -266,7 +264,7 @@ class CustomDataset(CallsCode, _DatasetSettings):
 
     def paths(self) -> Iterator[LocalPath]:
         for number, file in enumerate(self.files):
-            yield LocalPath(("files", number), file, "file or folder")
+            yield LocalPath(("files", number), file)
 
 
 LocalDataset = CsvDataset | FolderDataset

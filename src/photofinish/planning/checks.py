@@ -13,22 +13,32 @@ from photofinish.config.experiment import BatchTransformSettings, Optimizer, Sch
 from photofinish.config.loader import Params
 from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
-from photofinish.config.problems import ConfigProblem
+from photofinish.config.problems import ConfigProblem, KeyPath
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom.reference import Signature
 from photofinish.files import in_project
 from photofinish.wording import unknown_name
 
 
-def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
-    """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
+def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
+    """Yield the files and folders that do not exist, and the names that reference/ lacks."""
+    paths: list[tuple[KeyPath, str]] = []
     for name, dataset in params.datasets.items():
-        for place in dataset.paths():
-            path, kind = place.path, place.kind
-            is_right = {"folder": path.is_dir, "CSV file": path.is_file}.get(kind, path.exists)
-            if not is_right():
-                problem = f"there is no such {kind} ({path}): create it, or correct the path"
-                yield ConfigProblem(("datasets", name, *place.key), problem, place.given)
+        paths += [(("datasets", name, *place.key), place.given) for place in dataset.paths()]
+    sections: dict[str, Mapping[str, Any]] = {
+        "scripts": params.scripts,
+        "experiments": params.experiments,
+        "datasets": params.datasets,
+    }
+    for section, entries in sections.items():
+        for name, entry in entries.items():
+            deps = enumerate(getattr(entry, "deps", ()))
+            paths += [((section, name, "deps", number), dep) for number, dep in deps]
+    for key, given in paths:
+        path = in_project(given)
+        if not path.exists():
+            problem = f"no such file or folder ({path}): create it, or correct the path"
+            yield ConfigProblem(key, problem, given)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
         return
@@ -40,22 +50,6 @@ def check_paths(params: Params, references: Path) -> Iterator[ConfigProblem]:
             if machines:
                 problem = unknown_name("folder", name, machines)
             yield ConfigProblem(("compare", "references", number), problem, name)
-
-
-def check_deps(params: Params) -> Iterator[ConfigProblem]:
-    """Yield the files below `deps` that do not exist."""
-    sections: dict[str, Mapping[str, Any]] = {
-        "scripts": params.scripts,
-        "experiments": params.experiments,
-        "datasets": params.datasets,
-    }
-    for section, entries in sections.items():
-        for name, entry in entries.items():
-            for number, dep in enumerate(getattr(entry, "deps", ())):
-                path = in_project(dep)
-                if not path.exists():
-                    problem = f"no such file or folder ({path}): create it, or correct the path"
-                    yield ConfigProblem((section, name, "deps", number), problem, dep)
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
