@@ -86,15 +86,11 @@ class Optimizer(_PytorchClass):
     """Parameters without weight decay: biases, and parameters of at most one dimension."""
 
     @model_validator(mode="after")
-    def _check_weight_decay(self) -> Self:
+    def _check(self) -> Self:
         if self.weight_decay_exclude:
             takes = None if self.is_custom else self.reference.takes()
             if takes is None or "weight_decay" not in takes.names:
                 raise SettingError("no weight decay", name=self.name)
-        return self
-
-    @model_validator(mode="after")
-    def _check_lr(self) -> Self:
         if self.lr is None and not self.is_custom:
             raise PydanticCustomError("missing_key", "no learning rate", {"key": "lr"})
         return self
@@ -131,13 +127,9 @@ class Schedule(_PytorchClass):
         return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - given)
 
     @model_validator(mode="after")
-    def _check_constant(self) -> Self:
+    def _check(self) -> Self:
         if self.name == CONSTANT and self.model_extra:
             raise SettingError("constant", names=", ".join(self.model_extra))
-        return self
-
-    @model_validator(mode="after")
-    def _check_plateau(self) -> Self:
         if self.follows_validation and self.every == "step":
             raise SettingError("plateau each step")
         if self.follows_validation and self.arguments.get("mode") == "max":

@@ -38,10 +38,7 @@ class Judged:
 
 
 def evaluate(
-    name: str,
-    learned: dict[DeviceLabel, Path],
-    split: PackedSplit,
-    metrics: Metrics = (),
+    name: str, learned: dict[DeviceLabel, Path], split: PackedSplit, metrics: Metrics = ()
 ) -> Judged:
     """Score each trained device's network."""
     devices: dict[DeviceLabel, DeviceEvaluation] = {}
