@@ -84,7 +84,7 @@ def run_custom_code(what: str) -> Iterator[None]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or only the error without such a line."""
+    """Return the traceback from the user's first line on, or only the error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
     lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]

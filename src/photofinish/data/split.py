@@ -70,13 +70,13 @@ def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
     channels = _channels(raw)
     if mean == "auto" and not channels:
         raise ConfigError(
-            f"datasets.{plan.name}.mean is auto in params.yaml, but only images and single arrays "
-            f"of floats can be normalised. Normalise these samples in the data set"
+            f"datasets.{plan.name}.mean is auto, but only images and single arrays of floats can "
+            f"be normalised"
         )
     if mean not in (None, "auto") and len(mean) != channels:
         raise ConfigError(
-            f"datasets.{plan.name}.mean has {len(mean)} numbers in params.yaml, but "
-            f"the items have {channels} channels to normalise"
+            f"datasets.{plan.name}.mean has {len(mean)} numbers, but the items have {channels} "
+            f"channels to normalise"
         )
     folder.mkdir(parents=True, exist_ok=True)
     rows = divide(raw, plan)

@@ -131,13 +131,13 @@ def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | N
     """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
     if kind != "cuda":
         raise ConfigError(
-            f"devices.gpu.strategy in params.yaml is data_parallel, which needs cuda, but the "
-            f"accelerator here is {kind}: set devices.gpu.strategy to ddp"
+            f"devices.gpu.strategy is data_parallel, which needs cuda, but this accelerator is "
+            f"{kind}: use ddp"
         )
     if output_device is not None and output_device not in in_use:
         raise ConfigError(
-            f"devices.gpu.output_device in params.yaml is {output_device}: choose one of the GPUs "
-            f"in use ({', '.join(map(str, in_use))})"
+            f"devices.gpu.output_device is {output_device}: choose one of the GPUs in use "
+            f"({', '.join(map(str, in_use))})"
         )
 
 

@@ -27,7 +27,7 @@ MOST_SHARE_OF_OTHERS = 0.10
 CONTENDED_SHARE = 0.90
 """Share of the cores' time in use from which other programs take cores away."""
 MOST_SHARE_WAITED = 0.10
-"""Maximum time of waiting for a core, as a share of the time in which threads were ready to run."""
+"""Maximum time of waiting for a core, as a share of the time that threads wanted one."""
 MOST_PAGES_A_SECOND = 50
 DOUBTFUL_SHARE = 0.10
 """Smaller shares of the time give no warning, because they move a mean by a few percent."""
@@ -185,7 +185,7 @@ class LoadMonitor:
         self._own_processes_share_cores = own_processes_share_cores
         affinity = getattr(os, "sched_getaffinity", None)
         self._cores = sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
-        # With several ranks, all processes below their common parent belong to the training run.
+        # Of several ranks, all processes below their common parent count.
         self._root = psutil.Process(os.getppid()) if own_rank() else psutil.Process()
         self.windows: list[LoadWindow] = []
         self.begin()
@@ -202,7 +202,7 @@ class LoadMonitor:
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
         self._slowdowns, on_gpu = self._gpu_state()
-        # A container may list the processes of its host, whose numbers mean nothing in it.
+        # A container may list its host's processes, whose numbers mean nothing in it.
         others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
         self._gpu_others = sum(map(psutil.pid_exists, others))
         self._has_epochs = False

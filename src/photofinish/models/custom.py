@@ -115,8 +115,8 @@ def check_same_network(name: str, first: nn.Module, build: Callable[[], nn.Modul
     for key in one | other:
         if not same_bits(one.get(key), other.get(key)):
             raise UserError(
-                f"model {name} differs each time it is built, in {key}. "
-                f"Draw from torch, numpy.random or random, which are seeded before"
+                f"model {name} differs each time it is built, in {key}: draw from torch, "
+                f"numpy.random or random, which are seeded"
             )
 
 

@@ -72,8 +72,8 @@ def exclusive_machine(what: str) -> Iterator[float]:
 def machine_lock() -> Path:
     """Return the lock of this user on this machine.
 
-    The lock is not in TMPDIR, because clusters give each job its own. Its name contains the
-    machine's name, because several machines may share a home folder.
+    It is not in TMPDIR, because clusters give each job its own. It is named after the machine,
+    because several may share a home folder.
     """
     return user_state_folder() / f"{platform.node()}.lock"
 

@@ -151,8 +151,8 @@ def _move_locations(database: Path, before: str, location: str) -> None:
 def _prepare_database(path: Path) -> None:
     """Create a database. If the file exists, raise unless it is a database.
 
-    MLflow would retry such a file for 100 seconds. A process that is killed while MLflow creates
-    tables leaves a broken database, so a new database gets its name once it is complete.
+    MLflow would retry such a file for 100 seconds. A new database gets its name once it is
+    complete, as a process may be killed before.
     """
     if path.exists():
         with closing(sqlite3.connect(path)) as connection:

@@ -32,7 +32,7 @@ from photofinish.tracking.store import (
 )
 
 _VIEW = "photofinish"
-"""Key of the first view of MLflow's page of runs, in the form that its button *Share* creates."""
+"""Key of the first view of MLflow's page of runs, as its button *Share* creates it."""
 _VERDICT = f"tags.`{documents.TAG_VERDICT}`"
 _COLUMNS = (
     _VERDICT,
