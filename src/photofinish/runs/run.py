@@ -153,6 +153,10 @@ class Run:
         name = sha256_of_bytes(f"{self.key()} {_dvc_lock_entry()}".encode())
         return state_folder() / "checkpoints" / name
 
+    def finished_times(self) -> Path:
+        """Return the file with the times of a training that ended after its last checkpoint."""
+        return self.checkpoint_folder() / records.TIMINGS
+
 
 def code_sha256() -> str:
     """Return the sha256 of the source files that training runs."""
