@@ -97,8 +97,10 @@ class Training:
                 if self._store.is_due() or not self.trainer.epochs_left():
                     self.save()
             yield metrics, timing
-            if self.team.is_main:
-                self._check_budget(metrics.epoch)
+            reaches_budget = self._costs.reach_budget(self.spent_seconds())
+            if self.team.is_main and reaches_budget and self.trainer.epochs_left():
+                self.save()
+                self._costs.check(self.spent_seconds(), self._title, f"epoch {metrics.epoch}")
 
     def save(self) -> None:
         """Save a checkpoint, unless no epoch was trained since the last checkpoint."""
@@ -121,12 +123,6 @@ class Training:
     def _epochs_to_come(self) -> int:
         """Return how many epochs are left, within the time limit if there is one."""
         return self.trainer.epochs_left()
-
-    def _check_budget(self, epoch: int) -> None:
-        """Save a checkpoint and raise UserError if the budget is spent and epochs are left."""
-        if self._costs.reach_budget(self.spent_seconds()) and self.trainer.epochs_left():
-            self.save()
-            self._costs.check(self.spent_seconds(), self._title, f"epoch {epoch}")
 
 
 class FirstTraining(Training):
