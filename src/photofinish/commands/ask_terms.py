@@ -35,7 +35,6 @@ class Terms:
         return () if self.gpus is None else tuple(name.strip() for name in self.gpus.split(","))
 
     def applied_to(self, settings: _Settings) -> _Settings:
-        """Return the settings with these terms."""
         changes: dict[str, Any] = {"accelerators": self._names or settings.accelerators}
         if self.start_minutes is not None:
             changes["rental_minutes"] = self.start_minutes

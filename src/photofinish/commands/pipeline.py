@@ -223,7 +223,6 @@ def check_signals() -> None:
 
 
 def record_machine(args: argparse.Namespace) -> None:
-    """Write this machine's facts to machines/<name>.json."""
     enter()
     from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine

@@ -91,7 +91,6 @@ class _Job(NamedTuple):
     packages: Sequence[str]
     """Arguments of `pip install`, besides photofinish."""
     run: Sequence[str]
-    """Commands."""
     there: str
     """Folder of the results on the machine."""
     here: str

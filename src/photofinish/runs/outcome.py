@@ -24,7 +24,6 @@ class Instruments:
 
     overhead: Overhead
     readings: Readings
-    """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
         self.monitor = training.setup.load_monitor()

@@ -41,7 +41,6 @@ def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def first_samples(batch: Batch, count: int) -> Batch:
-    """Return views of a batch's first samples."""
     return map_batch(lambda tensor: tensor[:count], batch)
 
 
@@ -65,7 +64,6 @@ def tensors_of(batch: Batch) -> list[torch.Tensor]:
 
 
 def bytes_of_a_sample(batch: Batch) -> int:
-    """Return the size of one sample's inputs."""
     return sum(tensor[0].nbytes for tensor in leaves(batch[0]))
 
 
@@ -78,7 +76,6 @@ class Batches(Protocol):
 
     @property
     def steps(self) -> int:
-        """Number of batches in an epoch."""
         return -(-self.image_count // self.batch_size)
 
     def batch_samples(self, number: int) -> int:
@@ -86,7 +83,6 @@ class Batches(Protocol):
         return min(self.batch_size, self.image_count - number * self.batch_size)
 
     def resize(self, batch_size: int) -> None:
-        """Take batches of another size from now on."""
         self.batch_size = batch_size
         self._plan = replace(self._plan, batch_size=batch_size)
 
@@ -98,7 +94,6 @@ class Batches(Protocol):
         return map(self.to_device, self.host_batches(epoch, at_once))
 
     def first(self) -> Batch:
-        """Return the first training batch, on the device."""
         return next(iter(self.train_batches(0)))
 
     def eval_batches(self) -> Iterator[Batch]:

@@ -155,7 +155,6 @@ class GraphedSteps:
         return captured.run(state.schedule.next_rates(captured.count)).clone()
 
     def run_each_kind(self, state: TrainState) -> None:
-        """Replay each graph."""
         for buffers, captured in self._captured.values():
             for buffer in tensors_of(buffers):
                 buffer.copy_(buffer.clone())  # like an epoch's batches, which need memory, too

@@ -181,7 +181,6 @@ class _Transform:
         return cls(settings, seed, what) if settings else None
 
     def __call__(self, item: Any, row: int, epoch: int | None, repeat: int) -> Any:
-        """Transform a packed sample."""
         failing = f"transform {self.name} fails on {self._what} {row}"
         _seed_for("transform", self._seed, epoch, row, repeat)
         with run_custom_code(failing):

@@ -210,7 +210,6 @@ def effective_precision(device: torch.device, precision: str) -> str:
 
 
 def generator_state(device: torch.device) -> torch.Tensor:
-    """Return the state of the device's random generator."""
     if device.type == "cpu":
         return torch.get_rng_state()
     state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)

@@ -30,7 +30,6 @@ class Scores(NamedTuple):
     """Result of validation on one batch, on the device."""
 
     loss: torch.Tensor
-    """Loss, summed over the samples."""
     weight: Weight
     correct: torch.Tensor | None = None
     """Number of correct predictions, or None if the task counts none."""
@@ -165,7 +164,6 @@ class Validator:
         return _read_back(recorded.output, [])
 
     def release(self) -> None:
-        """Free what was captured."""
         self._captured = None
 
     def monitored(self, judged: list[tuple[Any, Any]]) -> float | None:

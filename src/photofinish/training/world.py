@@ -30,7 +30,6 @@ class World:
 
     def __init__(self, device: torch.device) -> None:
         self.devices: tuple[torch.device, ...] = (device,)
-        """Devices of this process."""
         self.output_device = device
 
     @property
