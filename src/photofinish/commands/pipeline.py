@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import OWN_FOLDER, state_folder
+from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
 _DVC = Path(".dvc")
-_LOCK = Path("dvc.lock")
 
 
 def enter() -> None:
@@ -92,17 +89,11 @@ def run(args: argparse.Namespace) -> None:
 def _repro(arguments: list[str], *, shows_dvc: bool = False) -> int:
     """Run `dvc repro` with these arguments, and return its status.
 
-    DVC works without Git, and with a cut dvc.lock. Unless shown, it prints problems only.
+    DVC works without Git. Unless shown, it prints problems only.
     """
     from dvc.cli import main as dvc
     from dvc.logger import set_loggers_level
 
-    if _lock_is_cut():
-        time.sleep(1)  # another `dvc repro` may be writing it
-    if _lock_is_cut():
-        aside = shutil.move(_LOCK, state_folder() / _LOCK)
-        note = f"dvc.lock was cut off in writing: it is {aside} now. DVC restores finished stages"
-        print(note, file=sys.stderr)
     # `dvc init --no-scm` has set it, and `dvc config --unset` shall do so for good.
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
@@ -119,26 +110,6 @@ def check_params(*, is_shown: bool = False) -> None:
     command = [sys.executable, str(PLAN)]
     if status := subprocess.run(command, stdout=output, check=False).returncode:
         sys.exit(status)
-
-
-def _lock_is_cut() -> bool:
-    """Return True if DVC can't read dvc.lock, as it was interrupted in writing the file."""
-    from dvc.exceptions import DvcException
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.serialize import parse_yaml
-    from dvc.utils.strictyaml import validate
-
-    text = _LOCK.read_text(encoding="utf-8", errors="replace") if _LOCK.is_file() else None
-    # A conflict in Git, also one that is half resolved, is the user's: DVC names the file.
-    if text is None or re.search(r"^(<{7}|={7}|>{7})", text, re.MULTILINE):
-        return False
-    # Only the last stage can be cut. Parsing hundreds takes seconds.
-    head, *entries = re.split(r"^(?=  \S)", text, flags=re.MULTILINE)
-    try:
-        validate(parse_yaml("".join([head, *entries[-1:]]), _LOCK), COMPILED_LOCKFILE_SCHEMA)
-    except DvcException:
-        return True
-    return False
 
 
 def has_git() -> bool:
