@@ -19,9 +19,6 @@ from torch import nn
 from training_process import FORK_SERVER
 
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import ConfigError
-from photofinish.machine.fingerprint import CpuTarget
-from photofinish.runs.run import Run
 from photofinish.training.state import AveragedWeights
 from photofinish.training.world import DataParallelWorld
 
@@ -156,17 +153,6 @@ def test_a_loss_that_is_not_finite_in_one_process_ends_all_with_the_same_message
     ranks = train(2, "not finite in rank 1")
     assert "epoch 1, at step 2 of 5. The training has diverged" in ranks[1]["error"]
     assert ranks[0]["error"] == ranks[1]["error"]
-
-
-def test_a_batch_with_fewer_images_than_processes_is_an_error_that_names_both_keys(
-    make_experiment: MakeExperiment, cpu_host: CpuTarget, tmp_path: Path
-) -> None:
-    host = cpu_host.model_copy(update={"processes": 4})
-    run = Run("tiny", "cpu", make_experiment(batch_size=3), host, tmp_path, tmp_path)
-    with pytest.raises(
-        ConfigError, match=r"experiments\.tiny\.batch_size is 3, but 4 .*devices\.cpu\.processes"
-    ):
-        run.check()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from photofinish.config import experiment as params
-from photofinish.errors import ConfigError
 from photofinish.training import learning_rates, optimizer
 from photofinish.training.learning_rates import DeviceLearningRates, LearningRates
 from photofinish.training.optimizer import build_optimizers
@@ -266,11 +265,9 @@ def test_a_schedules_state_has_none_of_its_functions() -> None:
     assert "rule" not in str(state)
 
 
-def test_an_optimizer_without_a_learning_rate_trains_but_not_with_a_warm_up(
+def test_an_optimizer_without_a_learning_rate_trains(
     trainer_of: MakeTrainer,
 ) -> None:
     settings = {"optimizer": {"name": f"{recipe.__file__}:SignDescent"}, "epochs": 1}
     [(metrics, _)] = trainer_of(**settings).epochs()
     assert metrics.learning_rate == 0.0
-    with pytest.raises(ConfigError, match="warmup_steps is 2, and the optimizer has no learning"):
-        trainer_of(**settings, warmup_steps=2)

@@ -76,7 +76,7 @@ def _file(text: str) -> Path:
 
 def ask_by_options(args: argparse.Namespace) -> None:
     """Ask about a command, or about experiments and scripts of params.yaml."""
-    from photofinish.commands.ask_start import are_experiments, check_command, print_start
+    from photofinish.commands.ask_start import are_experiments, print_start
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
@@ -96,7 +96,6 @@ def ask_by_options(args: argparse.Namespace) -> None:
         terms = Terms(args.gpu, args.start_minutes, args.price)
     seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
     if not is_of_experiments:
-        check_command(args.words)
         print_start(seconds)
 
     # These take half a second, so the first line is printed before.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from photofinish.commands import pipeline
-from photofinish.errors import ConfigError, UserError
+from photofinish.errors import ConfigError
 from photofinish.wording import all_or_some, did_you_mean, seconds
 
 
@@ -40,17 +39,6 @@ def are_experiments(words: Sequence[str]) -> bool:
 def is_python(word: str) -> bool:
     """Return True for the name or the path of a Python."""
     return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
-
-
-def check_command(command: Sequence[str]) -> None:
-    """Raise UserError for `python` with at most options, which would wait for a program."""
-    if is_python(command[0]) and all(
-        word.startswith("-") and not word.startswith(("-c", "-m")) and word != "-"
-        for word in command[1:]
-    ):
-        raise UserError(
-            f"{shlex.join(command)} names no script. Add it: photofinish ask {command[0]} train.py"
-        )
 
 
 def print_start(training_seconds: float) -> None:

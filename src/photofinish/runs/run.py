@@ -51,23 +51,13 @@ class Run:
     def check(self) -> None:
         """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.experiment.custom_code)
-        experiment = self.experiment
-        gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0
-        devices = max(self.host.processes, gpus)
-        if experiment.batch_size < devices:
-            key = "processes" if self.device == "cpu" else "count"
-            raise ConfigError(
-                f"experiments.{self.name}.batch_size is {experiment.batch_size}, but "
-                f"{devices} devices or processes share each batch (devices.{self.device}.{key}): "
-                f"raise it in params.yaml, or use fewer"
-            )
-        split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
+        split, augmentation = PackedSplit(self.data).manifest, self.experiment.augmentation
         self._check_input(split)
         self._check_ignored_class(split)
         if (augmentation.flip or augmentation.crop_padding) and split.dtype != "uint8":
             raise ConfigError(
                 f"experiments.{self.name}.augmentation is only for images, but samples of "
-                f"datasets.{experiment.dataset} are {split.dtype} of shape {split.shape}: "
+                f"datasets.{self.experiment.dataset} are {split.dtype} of shape {split.shape}: "
                 f"remove it from params.yaml"
             )
 

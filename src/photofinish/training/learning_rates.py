@@ -80,11 +80,6 @@ class LearningRates:
         self._optimizer, self._warmup_steps = optimizer, experiment.warmup_steps
         self._steps_done = 0
         groups = optimizer.param_groups
-        if self._warmup_steps and any("lr" not in group for group in groups):
-            raise ConfigError(
-                f"warmup_steps is {self._warmup_steps}, and the optimizer has no learning rate (lr "
-                f"in its parameter groups): set 0"
-            )
         device = groups[0]["params"][0].device
         has_slots = is_accelerator(device) and all(group.get("fused") for group in groups)
         self._device_rates = DeviceLearningRates(1, len(groups), device) if has_slots else None
