@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
 _DVC = Path(".dvc")
+_STYLES = {
+    r"\b(Yes|Probably yes), [^:]+(?=:)": "bold green",
+    r"\bNo(, don't rent|, use the CPU| GPU will help)(?=:)": "bold red",
+    r"\b(Close call|Can't tell)[^:]*(?=:)": "bold yellow",
+    r"Next:|Same model:": "bold",
+    r"`[^`]+`": "green",
+    r"[█▒]+|▏": "cyan",
+    r"░+": "bright_black",
+}
 
 
 def enter() -> None:
@@ -67,8 +76,7 @@ def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
 def run(args: argparse.Namespace) -> None:
     """Run stages, and exit if one fails. Unless some are named, end with the answers."""
     enter()
-    from photofinish.commands.examples import copy_example
-    from photofinish.commands.terminal import print_answer
+    from photofinish.commands.init import copy_example
     from photofinish.reporting.answers import read_answers
 
     if args.example:
@@ -123,7 +131,6 @@ def show_answers(args: argparse.Namespace) -> None:
     enter()
     import webbrowser
 
-    from photofinish.commands.terminal import print_answer
     from photofinish.reporting.answers import read_answers
 
     answers = read_answers()
@@ -136,6 +143,19 @@ def show_answers(args: argparse.Namespace) -> None:
     elif not webbrowser.open(page.as_uri()):
         raise UserError(f"no browser was found here. Open {page}")
     print(f"The report: {page.relative_to(top)}")
+
+
+def print_answer(text: str) -> None:
+    """Print an answer's lines, in colours on a terminal and as they are elsewhere."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in text.splitlines():
+        styled = Text(line)
+        for pattern, style in _STYLES.items():
+            styled.highlight_regex(pattern, style)
+        console.print(styled)
 
 
 def show_runs(args: argparse.Namespace) -> None:

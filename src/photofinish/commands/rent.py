@@ -24,7 +24,7 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
-from photofinish.commands.ask_start import is_python
+from photofinish.commands.ask_options import is_python
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
