@@ -31,8 +31,7 @@ from photofinish.planning.plan import write_plan
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, records
-from photofinish.runs.costs import epochs_in_time
-from photofinish.runs.run import Run
+from photofinish.runs.run import Run, epochs_in_time
 from photofinish.tracking.documents import TAG_NOTE, TAG_TIME, training_document
 
 SOON_SECONDS = 1e-9

@@ -14,8 +14,7 @@ from photofinish.files import is_copy, state_folder
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
-from photofinish.runs.costs import Costs
-from photofinish.runs.run import REMEDY, Run
+from photofinish.runs.run import REMEDY, Costs, Run
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.rank import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker

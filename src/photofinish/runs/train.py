@@ -14,12 +14,11 @@ import torch
 from photofinish.files import state_folder
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.initial_record import JobClock
 from photofinish.runs.outcome import Instruments, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
-from photofinish.runs.training import FirstTraining
+from photofinish.runs.training import FirstTraining, train_further_seeds, train_repeats
 from photofinish.stage.rank import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
