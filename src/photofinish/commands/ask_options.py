@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -191,11 +190,6 @@ def are_experiments(words: Sequence[str]) -> bool:
             f"{did_you_mean(words[0], names)} names there: {all_or_some(names)}"
         )
     return False
-
-
-def is_python(word: str) -> bool:
-    """Return True for the name or the path of a Python."""
-    return bool(re.fullmatch(r"python[\d.]*(\.exe)?", Path(word).name))
 
 
 def print_start(training_seconds: float) -> None:

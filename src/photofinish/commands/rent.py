@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import subprocess
 import textwrap
@@ -24,7 +25,6 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
-from photofinish.commands.ask_options import is_python
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
@@ -184,7 +184,9 @@ def _trainings(gpu: str, top: Path) -> _Job:
 
 def _script(gpu: str, command: Sequence[str]) -> _Job:
     python, there = "python", [*command]
-    if is_python(command[0]):  # by a path that only this machine may have
+    if re.fullmatch(
+        r"python[\d.]*(\.exe)?", Path(command[0]).name
+    ):  # by a path that only this machine may have
         python, there[0] = command[0], "python"
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     about = (

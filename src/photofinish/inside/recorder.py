@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
 from .lengths import length_of_training
-from .line_file import LineFile
 from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
-from .script_files import ScriptFiles
+from .recorder_files import LineFile, ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, Loaders, NamedLoader
 from .without_gpu import failure
