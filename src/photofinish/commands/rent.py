@@ -184,9 +184,8 @@ def _trainings(gpu: str, top: Path) -> _Job:
 
 def _script(gpu: str, command: Sequence[str]) -> _Job:
     python, there = "python", [*command]
-    if re.fullmatch(
-        r"python[\d.]*(\.exe)?", Path(command[0]).name
-    ):  # by a path that only this machine may have
+    # Its path is only of this machine.
+    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(command[0]).name):
         python, there[0] = command[0], "python"
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     about = (
