@@ -23,8 +23,6 @@ from .without_formula import custom_functions, nodes_between
 
 
 class FusedCount(NamedTuple):
-    """Counts of a recurrent layer or of attention, forward and backward."""
-
     forward_flops: int
     backward_flops: int
     forward_kernels: int

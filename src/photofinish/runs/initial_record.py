@@ -91,7 +91,6 @@ def training_record(
 
 
 def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str, Any]:
-    """Return the fields about this process: its machine, its start-up, how it launches steps."""
     steps = trainer.steps
     cpu = setup.run.host.cpu if setup.run.device == "cpu" else None
     return {

@@ -108,7 +108,6 @@ class Run:
             )
 
     def _check_input(self, split: Manifest) -> None:
-        """Raise ConfigError if the input can't batch the samples."""
         given, key = self.experiment.input, f"experiments.{self.name}.input"
         dataset = f"datasets.{self.experiment.dataset}"
         if split.decode == "each_epoch" and given.name != "loader":
@@ -133,7 +132,6 @@ class Run:
         )
 
     def _check_ignored_class(self, split: Manifest) -> None:
-        """Raise ConfigError if data set and loss disagree on the number of ignored positions."""
         loss, ignored = self.experiment.loss, split.ignored_class
         ignore_index = loss.ignore_index if isinstance(loss, CrossEntropy) else IGNORED_CLASS
         key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
@@ -155,7 +153,6 @@ class Run:
         return sha256_of_file(self.data / MANIFEST)
 
     def published_weights(self) -> FetchedWeights | None:
-        """Return the published weights that the network starts from, or None."""
         return fetched_weights(self.experiment.model, self.weights)
 
     def identity(self) -> str:

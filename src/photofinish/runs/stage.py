@@ -31,7 +31,6 @@ def train(
     out: Path,
     budget_file: Path | None = None,
 ) -> None:
-    """Train one experiment on one device, or record that the device is missing."""
     host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
     name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:

@@ -199,7 +199,6 @@ def train_repeats(first: Training, monitor: LoadMonitor) -> tuple[Epochs, ...]:
 
 
 def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None:
-    """Raise UserError if a repeat's weights differ from the first training's."""
     if not first.experiment.deterministic:
         return
     pairs = zip(first.progress.metrics, again.progress.metrics, strict=True)

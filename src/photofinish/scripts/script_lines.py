@@ -203,7 +203,6 @@ class Process:
         return found.at if found and is_asking else ""
 
     def imported_instead(self, before: float) -> list[str]:
-        """Return the libraries imported before a time, if torch was not imported."""
         return [name for name, at in self.others.items() if at < before and not self.has_torch]
 
     def steps_by_itself(self, now: float) -> bool:

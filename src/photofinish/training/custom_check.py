@@ -194,7 +194,6 @@ def run_step(
 
 
 def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
-    """Raise UserError unless a network gives a number for each class, value or label."""
     count, positions = len(targets), tuple[int, ...]()
     if not targets.is_floating_point():
         positions = tuple(targets.shape[1:])

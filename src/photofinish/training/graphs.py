@@ -244,7 +244,6 @@ def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
 
 
 def _why_not_with(state: TrainState, training: Batches) -> str | None:
-    """Return why steps can't be captured with this network and data, or None if they can."""
     if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "its network is wrapped, for several devices"
     if training.image_count < training.batch_size:

@@ -168,8 +168,6 @@ def _as_tuple(value: Any) -> Any:
 
 
 class _Transform:
-    """Custom function of a sample, or an instance of a custom class."""
-
     def __init__(self, settings: CustomTransform, seed: int, what: str) -> None:
         self.name, self._seed, self._what = settings.name, seed, what
         custom = TRANSFORMS.reference(settings.name).load()

@@ -197,7 +197,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Return a gradient scaler, which does nothing unless the precision is fp16."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 

@@ -156,7 +156,6 @@ class Validator:
 
     @torch.inference_mode()
     def replay(self) -> Sums:
-        """Evaluate the network on all batches of the captured validation."""
         assert self._captured
         recorded, state, _batches = self._captured
         state.network.eval()
