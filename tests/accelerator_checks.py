@@ -28,9 +28,9 @@ from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.scratch import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
-from photofinish.runs.further import check_repeat
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.runs.training import check_repeat
 from photofinish.training import graphs
 from photofinish.training.torch_device import CPU, accelerator, configure_torch
 from photofinish.training.trainer import Trainer

@@ -18,8 +18,7 @@ from photofinish.answer.result import Result
 from photofinish.answer.times import job_time
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
-from photofinish.commands.ask_start import are_experiments
-from photofinish.commands.ask_terms import Terms
+from photofinish.commands.ask_options import Terms, are_experiments
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError

@@ -14,7 +14,6 @@ import warm_python
 from watched_scripts import in_epochs
 
 from photofinish.commands.ask import ask
-from photofinish.commands.ask_start import check_command
 from photofinish.commands.cli import main
 from photofinish.errors import UserError
 from photofinish.inside.lengths import lengths_in_command
@@ -37,12 +36,6 @@ def _refusal(script: str, python: str = sys.executable) -> str:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.mark.parametrize("command", [["python"], ["/usr/bin/python3.11", "-u"]])
-def test_python_without_a_script_is_refused(command: list[str]) -> None:
-    with pytest.raises(UserError, match="no script"):
-        check_command(command)
 
 
 def test_a_fixed_cuda_device_means_the_cpu_and_another_error_does_not(

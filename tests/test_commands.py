@@ -17,8 +17,7 @@ import warm_python
 from conftest import ROOT, CustomFiles, clone_project, replace_mlflow, run_command
 
 from photofinish.commands.cli import main
-from photofinish.commands.examples import copy_example
-from photofinish.commands.init import find_scripts, write_network
+from photofinish.commands.init import copy_example, find_scripts, write_network
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_paths

@@ -11,7 +11,7 @@ from io import StringIO
 import pytest
 from conftest import MakeTrainer
 
-from photofinish.commands.terminal import print_answer
+from photofinish.commands.pipeline import print_answer
 from photofinish.results import EpochMetrics, EpochTiming
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.trainer import Trainer

@@ -30,7 +30,7 @@ from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.grid import grid
 from photofinish.answer.result import Trained
 from photofinish.answer.word import decide_rented
-from photofinish.commands.ask_terms import Terms
+from photofinish.commands.ask_options import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
 from photofinish.reporting.answer_records import answer_record

@@ -20,7 +20,7 @@ from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.results.records import FirstStep
-from photofinish.runs.further import check_repeat
+from photofinish.runs.training import check_repeat
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU

@@ -45,7 +45,7 @@ RUNS_WITHOUT = {
         "sqlalchemy alembic cloudpickle",
     ),
     "the command's help, and the first line of `ask`": (
-        "commands.cli commands.ask_start",
+        "commands.cli commands.ask_options",
         "torch mlflow dvc pandas numpy pydantic matplotlib ruamel rich",
     ),
 }
@@ -79,9 +79,9 @@ def test_modules_import_without_packages_that_a_machine_may_lack(what: str) -> N
 
 BEFORE_THE_FIRST_LINE = """
 import sys
-from photofinish.commands import ask_start
+from photofinish.commands import ask_options
 from photofinish.commands.cli import main
-ask_start.print_start = lambda _: print(*{"numpy", "pydantic", "rich", "ruamel"} & {*sys.modules})
+ask_options.print_start = lambda _: print(*{"numpy", "pydantic", "rich", "ruamel"} & {*sys.modules})
 main()
 """
 

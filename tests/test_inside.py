@@ -11,7 +11,7 @@ import warm_python
 from conftest import run_command
 from watched_scripts import figures_of
 
-from photofinish.inside.line_file import LineFile
+from photofinish.inside.recorder_files import LineFile
 from photofinish.scripts.run_script import Watched, recording
 from photofinish.scripts.script_lines import Process, WatchedScript
 from photofinish.scripts.script_record import jobs

@@ -23,8 +23,7 @@ from torchvision.transforms import v2
 from photofinish.config.experiment import Sampler
 from photofinish.errors import ConfigError, UserError
 from photofinish.results.learned import weights_of
-from photofinish.training.batches import derived_seed, seed_epoch
-from photofinish.training.samplers import balanced_weights, make_sampler
+from photofinish.training.batches import balanced_weights, derived_seed, make_sampler, seed_epoch
 from photofinish.training.trainer import Trainer
 
 EPOCHS = 3

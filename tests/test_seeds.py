@@ -114,7 +114,7 @@ def test_the_data_of_one_seed_are_gone_before_those_of_the_next_are_loaded(
             super().__init__(*arguments)
             loaded.add(self)
 
-    monkeypatch.setattr("photofinish.runs.further.Setup", Watched)
+    monkeypatch.setattr("photofinish.runs.training.Setup", Watched)
     train("several", seeds=4, epochs=1)
     assert found_before == [0, 0, 0]
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from photofinish.inside.stalls import Stalls
-from photofinish.inside.step_clock import StepClock
+from photofinish.inside.step_watchers import Stalls, StepClock
 
 BEGIN = """
 import contextlib, io, math

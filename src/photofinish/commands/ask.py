@@ -12,8 +12,8 @@ from photofinish.answer.comparison import Comparison, result_of_script
 from photofinish.answer.decision import decide
 from photofinish.answer.estimates import CONTEXT_SECONDS
 from photofinish.answer.result import Result
-from photofinish.commands.ask_terms import Terms
-from photofinish.commands.terminal import print_answer
+from photofinish.commands.ask_options import Terms
+from photofinish.commands.pipeline import print_answer
 from photofinish.config.compare import Comparing
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER

@@ -13,8 +13,7 @@ from photofinish.answer.decision import decide_all
 from photofinish.answer.result import Result
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_answers
-from photofinish.commands.ask_start import print_start
-from photofinish.commands.ask_terms import Terms
+from photofinish.commands.ask_options import Terms, print_start
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan, Comparing
 from photofinish.config.experiment import Experiment, ExperimentPlan

@@ -1,13 +1,24 @@
-"""Options of `photofinish ask`. Imports are inside functions, as in cli.py."""
+"""Options of `photofinish ask`, and its first line, before which nothing slow is imported."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from photofinish.commands import pipeline
 from photofinish.errors import ConfigError
+from photofinish.wording import all_or_some, did_you_mean, seconds, unknown_name
+
+if TYPE_CHECKING:
+    from photofinish.config.compare import Comparing
+
+_Settings = TypeVar("_Settings", bound="Comparing")
 
 
 def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDER) -> None:
@@ -76,7 +87,6 @@ def _file(text: str) -> Path:
 
 def ask_by_options(args: argparse.Namespace) -> None:
     """Ask about a command, or about experiments and scripts of params.yaml."""
-    from photofinish.commands.ask_start import are_experiments, check_command, print_start
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too
@@ -91,13 +101,10 @@ def ask_by_options(args: argparse.Namespace) -> None:
         args = options.parse_intermixed_args(words, args)
     terms = None
     if (args.gpu, args.start_minutes, args.price) != (None, None, None):
-        from photofinish.commands.ask_terms import Terms
-
         terms = Terms(args.gpu, args.start_minutes, args.price)
-    seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
+    training_seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
     if not is_of_experiments:
-        check_command(args.words)
-        print_start(seconds)
+        print_start(training_seconds)
 
     # These take half a second, so the first line is printed before.
     from photofinish.commands.ask import ask
@@ -107,7 +114,7 @@ def ask_by_options(args: argparse.Namespace) -> None:
 
     # A command for experiments may change the folder.
     files = AskFiles(*(path and path.absolute() for path in (args.json, args.html)))
-    limits = Limits(seconds, args.patience, not args.no_seed, args.show_output)
+    limits = Limits(training_seconds, args.patience, not args.no_seed, args.show_output)
     if is_of_experiments:
         from photofinish.commands.ask_experiments import ask_experiments
 
@@ -121,3 +128,76 @@ def ask_by_options(args: argparse.Namespace) -> None:
     elif args.epochs:
         length = Length("epochs", args.epochs, "--epochs")
     ask(args.words, length, limits, files, terms)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Options that replace settings of the section `compare`."""
+
+    gpus: str | None = None
+    """Names of accelerators with commas between them, or `all`."""
+    start_minutes: float | None = None
+    hour_price: float | None = None
+    """Price of each accelerator that is considered."""
+
+    def __post_init__(self) -> None:
+        from photofinish.config.compare import accelerators
+
+        for name in self._names:
+            if name not in accelerators():
+                problem = unknown_name("accelerator", name, list(accelerators()))
+                raise ConfigError(f"--gpu {name}: {problem}")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        if self.gpus == "all":
+            from photofinish.config.compare import accelerators
+
+            return tuple(accelerators())
+        return () if self.gpus is None else tuple(name.strip() for name in self.gpus.split(","))
+
+    def applied_to(self, settings: _Settings) -> _Settings:
+        changes: dict[str, Any] = {"accelerators": self._names or settings.accelerators}
+        if self.start_minutes is not None:
+            changes["rental_minutes"] = self.start_minutes
+        if self.start_minutes == 0:  # a GPU of one's own, which need not gain minutes
+            changes["worth_saving"] = 0.0
+        if self.hour_price is not None:
+            prices = settings.prices.accelerator_hour
+            prices = prices | dict.fromkeys(changes["accelerators"], self.hour_price)
+            changes["prices"] = settings.prices.model_copy(update={"accelerator_hour": prices})
+        return settings.model_copy(update=changes)
+
+
+def are_experiments(words: Sequence[str]) -> bool:
+    """Return True for names in params.yaml, or for no words in a project. False for a command."""
+    folder = pipeline.find()
+    if folder is None:
+        if not words:
+            raise ConfigError("name a command that trains, as in photofinish ask python train.py")
+        return False
+    if not words:
+        return True
+    from photofinish.config.loader import read_names
+
+    is_command = bool(shutil.which(words[0]))
+    names = read_names(folder / pipeline.PARAMS)
+    if words[0] in names:
+        return True
+    if not is_command:
+        raise ConfigError(
+            f"{words[0]} is neither a command nor a name in params.yaml;"
+            f"{did_you_mean(words[0], names)} names there: {all_or_some(names)}"
+        )
+    return False
+
+
+def print_start(training_seconds: float) -> None:
+    """Print what happens to the script, before the imports and measurements that take time."""
+    print(
+        f"Running your script for up to {seconds(training_seconds)} of training, then stopping it. "
+        f"Its files (checkpoints, logs) are written as usual, over older ones, and kept. "
+        f"Its output is hidden unless you give --show-output.",
+        file=sys.stderr,
+        flush=True,
+    )

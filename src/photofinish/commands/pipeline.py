@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from photofinish.errors import ConfigError, UserError
-from photofinish.files import OWN_FOLDER, state_folder
+from photofinish.files import OWN_FOLDER
 from photofinish.git import git_succeeds
 
 if TYPE_CHECKING:
@@ -28,7 +26,15 @@ if TYPE_CHECKING:
 PARAMS = Path("params.yaml")
 PLAN = Path("stages/plan.py")
 _DVC = Path(".dvc")
-_LOCK = Path("dvc.lock")
+_STYLES = {
+    r"\b(Yes|Probably yes), [^:]+(?=:)": "bold green",
+    r"\bNo(, don't rent|, use the CPU| GPU will help)(?=:)": "bold red",
+    r"\b(Close call|Can't tell)[^:]*(?=:)": "bold yellow",
+    r"Next:|Same model:": "bold",
+    r"`[^`]+`": "green",
+    r"[█▒]+|▏": "cyan",
+    r"░+": "bright_black",
+}
 
 
 def enter() -> None:
@@ -70,8 +76,7 @@ def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
 def run(args: argparse.Namespace) -> None:
     """Run stages, and exit if one fails. Unless some are named, end with the answers."""
     enter()
-    from photofinish.commands.examples import copy_example
-    from photofinish.commands.terminal import print_answer
+    from photofinish.commands.init import copy_example
     from photofinish.reporting.answers import read_answers
 
     if args.example:
@@ -92,17 +97,11 @@ def run(args: argparse.Namespace) -> None:
 def _repro(arguments: list[str], *, shows_dvc: bool = False) -> int:
     """Run `dvc repro` with these arguments, and return its status.
 
-    DVC works without Git, and with a cut dvc.lock. Unless shown, it prints problems only.
+    DVC works without Git. Unless shown, it prints problems only.
     """
     from dvc.cli import main as dvc
     from dvc.logger import set_loggers_level
 
-    if _lock_is_cut():
-        time.sleep(1)  # another `dvc repro` may be writing it
-    if _lock_is_cut():
-        aside = shutil.move(_LOCK, state_folder() / _LOCK)
-        note = f"dvc.lock was cut off in writing: it is {aside} now. DVC restores finished stages"
-        print(note, file=sys.stderr)
     # `dvc init --no-scm` has set it, and `dvc config --unset` shall do so for good.
     is_set = any("no_scm" in file.read_text(encoding="utf-8") for file in _DVC.glob("config*"))
     if not has_git() and not is_set:  # a ZIP without .git, which DVC would refuse
@@ -121,26 +120,6 @@ def check_params(*, is_shown: bool = False) -> None:
         sys.exit(status)
 
 
-def _lock_is_cut() -> bool:
-    """Return True if DVC can't read dvc.lock, as it was interrupted in writing the file."""
-    from dvc.exceptions import DvcException
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.serialize import parse_yaml
-    from dvc.utils.strictyaml import validate
-
-    text = _LOCK.read_text(encoding="utf-8", errors="replace") if _LOCK.is_file() else None
-    # A conflict in Git, also one that is half resolved, is the user's: DVC names the file.
-    if text is None or re.search(r"^(<{7}|={7}|>{7})", text, re.MULTILINE):
-        return False
-    # Only the last stage can be cut. Parsing hundreds takes seconds.
-    head, *entries = re.split(r"^(?=  \S)", text, flags=re.MULTILINE)
-    try:
-        validate(parse_yaml("".join([head, *entries[-1:]]), _LOCK), COMPILED_LOCKFILE_SCHEMA)
-    except DvcException:
-        return True
-    return False
-
-
 def has_git() -> bool:
     """Return True if this folder is in a Git repository."""
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
@@ -152,7 +131,6 @@ def show_answers(args: argparse.Namespace) -> None:
     enter()
     import webbrowser
 
-    from photofinish.commands.terminal import print_answer
     from photofinish.reporting.answers import read_answers
 
     answers = read_answers()
@@ -165,6 +143,19 @@ def show_answers(args: argparse.Namespace) -> None:
     elif not webbrowser.open(page.as_uri()):
         raise UserError(f"no browser was found here. Open {page}")
     print(f"The report: {page.relative_to(top)}")
+
+
+def print_answer(text: str) -> None:
+    """Print an answer's lines, in colours on a terminal and as they are elsewhere."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in text.splitlines():
+        styled = Text(line)
+        for pattern, style in _STYLES.items():
+            styled.highlight_regex(pattern, style)
+        console.print(styled)
 
 
 def show_runs(args: argparse.Namespace) -> None:
@@ -223,7 +214,6 @@ def check_signals() -> None:
 
 
 def record_machine(args: argparse.Namespace) -> None:
-    """Write this machine's facts to machines/<name>.json."""
     enter()
     from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shlex
 import subprocess
 import textwrap
@@ -24,7 +25,6 @@ from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.scalarstring import LiteralScalarString
 
 from photofinish.commands import pipeline
-from photofinish.commands.ask_start import is_python
 from photofinish.config.compare import accelerators
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import PLACEHOLDER
@@ -91,7 +91,6 @@ class _Job(NamedTuple):
     packages: Sequence[str]
     """Arguments of `pip install`, besides photofinish."""
     run: Sequence[str]
-    """Commands."""
     there: str
     """Folder of the results on the machine."""
     here: str
@@ -185,7 +184,8 @@ def _trainings(gpu: str, top: Path) -> _Job:
 
 def _script(gpu: str, command: Sequence[str]) -> _Job:
     python, there = "python", [*command]
-    if is_python(command[0]):  # by a path that only this machine may have
+    # Its path is only of this machine.
+    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(command[0]).name):
         python, there[0] = command[0], "python"
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     about = (

@@ -27,7 +27,8 @@ _PARAMS = Path("params.yaml")
 
 def changes_since(base: str, allowed: float) -> dict[str, Change]:
     """Return how each training changed since `base`, and print a line for each."""
-    now = _working_tree()
+    top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
+    now = Checkout(top, Path.cwd().resolve(), "now")
     try:
         commit = git(Path(), "merge-base", base, "HEAD")
     except UserError as error:
@@ -70,12 +71,6 @@ def _changes(before: Checkout, now: Checkout, allowed: float) -> dict[str, Chang
         if change:
             changes[str(training)] = change
     return changes
-
-
-def _working_tree() -> Checkout:
-    """Return the files of this folder, including uncommitted changes."""
-    top = Path(git(Path(), "rev-parse", "--show-toplevel")).resolve()
-    return Checkout(top, Path.cwd().resolve(), "now")
 
 
 def exported(work: Checkout, commit: str, folder: Path) -> Checkout:

@@ -75,8 +75,6 @@ def start_side(own: Checkout, work: Checkout, training: TimedTraining) -> Iterat
 
 
 class Side:
-    """Process that trains one side in turns."""
-
     def __init__(self, what: str, process: subprocess.Popen[str]) -> None:
         self._what, self._process = what, process
 

@@ -87,12 +87,10 @@ def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
 
 
 def bytes_of(values: Iterable[Any]) -> int:
-    """Return the bytes of the tensors among some values."""
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
-    """Count the computation of a network's loss and gradients."""
     saved = SavedTensors(network)
     with OperatorCounts(saved) as operators, saved.watched():
         _step(loss)
@@ -191,7 +189,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._saved = saved
         self.flops, self.kernels, self.convolutions, self.time_steps = 0, 0, 0, 0
         self.unknown: set[str] = set()
-        """Operators without a formula."""
         self.custom_functions: set[str] = set()
         self.failure: Exception | None = None
         """Error of a formula or of what the script forbids, for which there are no counts."""

@@ -33,7 +33,6 @@ class _Block(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Return True if the device passed all events."""
         return all(end.query() for end in (self.end, *(end for _, end in self.parts)) if end)
 
 

@@ -36,7 +36,6 @@ class FirstValues:
         """State of the CPU's generator when a forward pass began."""
         self._draws = self._is_done = self._is_skipped = False
         self._seconds = 0.0
-        """Time of recording."""
         compiler = getattr(torch, "compiler", None)  # from torch 2.1 on
         self.is_compiling = getattr(compiler, "is_compiling", lambda: False)
         self._backward = torch.autograd.backward

@@ -7,6 +7,7 @@ accelerator has one operator for each pass, so the CPU's operators are not count
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from unittest.mock import patch
 
@@ -22,8 +23,6 @@ from .without_formula import custom_functions, nodes_between
 
 
 class FusedCount(NamedTuple):
-    """Counts of a recurrent layer or of attention, forward and backward."""
-
     forward_flops: int
     backward_flops: int
     forward_kernels: int
@@ -62,16 +61,14 @@ class FusedOperators(TorchFunctionMode):
         if func is functional.multi_head_attention_forward:
             # This mode is off within the function, so replace its call of the attention.
             name = "scaled_dot_product_attention"
-            with patch.object(functional, name, self._attention):
+            run = partial(self._run, _ATTENTION, attention)
+            with patch.object(functional, name, run):
                 return func(*args, **kwargs)
         if formula := _FORMULAS.get(func):
-            return self._run(func, formula, args, kwargs)
+            return self._run(func, formula, *args, **kwargs)
         return func(*args, **kwargs)
 
-    def _attention(self, *args: Any, **kwargs: Any) -> Any:
-        return self._run(_ATTENTION, attention, args, kwargs)
-
-    def _run(self, func: Any, formula: Formula, args: Any, kwargs: Any) -> Any:
+    def _run(self, func: Any, formula: Formula, *args: Any, **kwargs: Any) -> Any:
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
         paused = patch.object(self._counts, "is_paused", new=True)

@@ -50,7 +50,6 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
 
 
 def watch_arguments(note: Callable[..., None]) -> None:
-    """Note each length that the script's argparse finds, with its option."""
     import argparse
 
     parse = argparse.ArgumentParser.parse_known_args

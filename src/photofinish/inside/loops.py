@@ -37,8 +37,6 @@ _OWN_REFERENCES = 3
 
 @dataclass
 class _Loop:
-    """Loop around a step."""
-
     place: str
     text: str = ""
     count: int | None = None
@@ -280,7 +278,6 @@ def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
 
 
 def _named(node: ast.AST) -> frozenset[str]:
-    """Return the names of variables in a node."""
     return frozenset(each.id for each in _all(node, ast.Name))
 
 

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from .device import Device, is_capturing
 from .lengths import length_of_training
-from .line_file import LineFile
 from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
-from .script_files import ScriptFiles
+from .recorder_files import LineFile, ScriptFiles
 from .single_steps import SingleSteps
 from .timed_batches import NAMED, Loaders, NamedLoader
 from .without_gpu import failure
@@ -60,7 +59,6 @@ class Recorder:
         self._main = 0
         """Optimizer whose step ends a period."""
         self._captured: list[Any] = []
-        """Weights of a captured optimizer."""
         self._first_step: FirstValues | None = None
         self._seen_at: float | None = None
         """Time of the first batch or forward pass."""
@@ -93,7 +91,6 @@ class Recorder:
         self.note(kind="other", name=name, at=_clock())
 
     def torch_imported(self) -> None:
-        """Watch optimizers, modules, data loaders and compilation."""
         self.note(kind="has_torch", value=True)
         torch = sys.modules["torch"]
         self.torch_version = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -202,7 +199,6 @@ class Recorder:
         return {"batches": batches, "forward_passes": self._forward_passes, "at": self._seen_at}
 
     def watch_forward(self) -> None:
-        """Watch the next forward pass."""
         if self._forward_hook is None and not self._compiles and "torch" in sys.modules:
             register = sys.modules["torch"].nn.modules.module.register_module_forward_pre_hook
             self._forward_hook = register(self._module_begins)
@@ -297,7 +293,6 @@ class Recorder:
             self._end_block(self._ended_at)
 
     def _end_block(self, at: float) -> None:
-        """Add the line of a block, and begin another."""
         if self.device is not None and at != self._ended_at:
             self.device.mark()
         if at > self._began_at:

@@ -58,7 +58,6 @@ class ScriptStep:
             enter(self._operators.profiled())
 
     def add(self, batch: Any) -> None:
-        """Add a batch that the step loaded."""
         self._samples += samples_in_batch(batch)
         self._bytes += bytes_on_host(batch)
 

@@ -10,8 +10,7 @@ from .device import is_in_backward
 
 if TYPE_CHECKING:
     from .script_step import ScriptStep
-    from .stalls import Stalls
-    from .step_clock import StepClock
+    from .step_watchers import Stalls, StepClock
 
 _SLOW_STEP_SECONDS = 1.0
 """Time of a step from which on it is hardly slower while lines are found that stall a GPU."""
@@ -109,8 +108,7 @@ class SingleSteps:
             if counts["operations"]["kernels"]:
                 self._note(kind="counts", **counts)
             if watches:
-                from .stalls import Stalls
-                from .step_clock import StepClock
+                from .step_watchers import Stalls, StepClock
 
                 self.watchers = [Stalls(), StepClock()]
                 self.watchers[0].begin()

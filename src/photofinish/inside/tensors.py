@@ -21,7 +21,6 @@ With a limit of 2 %, nine of ten errors of 3 % of a tensor's norm show. With one
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):

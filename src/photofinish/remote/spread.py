@@ -52,7 +52,6 @@ def spread(listen: str) -> None:
 
 
 def _missing(commit: str) -> list[Job]:
-    """Return the jobs without a result in this project or the remote."""
     _dvc("repro", "--pull", "split", "download-weights")
     _dvc("push", "--run-cache", "split", "download-weights")
     params = read_params(Path("params.yaml"))

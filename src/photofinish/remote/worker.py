@@ -47,7 +47,6 @@ def key_of(machine: Machine, device: DeviceLabel) -> str:
 
 
 def resources_of(machine: Machine) -> dict[str, float]:
-    """Return the Dask resources of a machine's worker."""
     return {key_of(machine, device): 1 for device in DEVICE_LABELS}
 
 

@@ -149,7 +149,6 @@ def _world_of_one(run: Run, device: torch.device) -> World:
 
 
 def check_same_project(run: Run, rank: Rank) -> None:
-    """Raise UserError if ranks read different projects, since each machine has its own copy."""
     settings = run.experiment.model_dump_json()
     own = code_sha256(), settings, run.data_sha256(), torch.__version__
     everyones: list[Any] = [None] * rank.size

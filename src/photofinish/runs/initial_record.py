@@ -47,7 +47,6 @@ class JobClock:
         self.excluded_seconds -= seconds
 
     def startup_ended(self) -> None:
-        """Note how long the start-up took."""
         self.startup_seconds = seconds_since_stage_start() - self.excluded_seconds
         self.startup_cpu_seconds = time.thread_time() - self.excluded_cpu_seconds
 
@@ -57,7 +56,6 @@ class JobClock:
         return self._tracker.waited_seconds
 
     def elapsed_seconds(self) -> float:
-        """Return how long the job has taken so far."""
         excluded_seconds = self.excluded_seconds + self.tracking_seconds
         return self.earlier_seconds + seconds_since_stage_start() - excluded_seconds
 
@@ -93,7 +91,6 @@ def training_record(
 
 
 def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str, Any]:
-    """Return the fields about this process: its machine, its start-up, how it launches steps."""
     steps = trainer.steps
     cpu = setup.run.host.cpu if setup.run.device == "cpu" else None
     return {

@@ -10,9 +10,8 @@ from photofinish.machine.load import LoadWindow
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.pass_times import Overhead, Readings
-from photofinish.runs.further import Epochs
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
-from photofinish.runs.training import Training
+from photofinish.runs.training import Epochs, Training
 from photofinish.training.torch_device import peak_host_memory_bytes
 
 
@@ -24,7 +23,6 @@ class Instruments:
 
     overhead: Overhead
     readings: Readings
-    """Readings of the first training."""
 
     def __init__(self, training: Training) -> None:
         self.monitor = training.setup.load_monitor()

@@ -1,32 +1,78 @@
-"""Training run requested by its stage, and its identity. Does not import torch."""
+"""Training run requested by its stage, its identity and its costs. Does not import torch."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
+from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST
 from photofinish.data.packed import Manifest, PackedSplit
-from photofinish.errors import ConfigError
+from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes, sha256_of_file, state_folder, to_json
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
 from photofinish.planning.source_code import module_code
-from photofinish.results import records
-from photofinish.runs.costs import Costs
+from photofinish.results import EpochTiming, passed_seconds, records
 from photofinish.stage.process import own_rank
+from photofinish.wording import money
 
+_LEAST_SHOWN = 0.01
+LEAST_EPOCHS = 2
+"""Minimum number of epochs with a time limit, because an interval needs two."""
 REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
     "If this machine has changed, run `dvc repro plan`."
 )
 """Remedy for a run that is planned for another machine."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Hourly price of a device, and the budget of a training on it.
+
+    They are not part of a training's cache key, so changing them reruns no training.
+    """
+
+    hour_price: float = 0.0
+    currency: str = ""
+    budget: float | None = None
+
+    @classmethod
+    def of(cls, plan: BudgetPlan, device: records.DeviceLabel) -> Self:
+        price = plan.cpu_hour if device == "cpu" else plan.gpu_hour
+        return cls(price or 0.0, plan.currency, plan.budget)
+
+    def so_far(self, seconds: float) -> str:
+        """Return `0.42 USD so far`, or an empty text below 0.01 or without a price."""
+        amount = self._amount(seconds)
+        return f"{money(amount, self.currency)} so far" if amount >= _LEAST_SHOWN else ""
+
+    def reach_budget(self, seconds: float) -> bool:
+        """Return True if this time costs the budget or more."""
+        return self.budget is not None and self._amount(seconds) >= self.budget
+
+    def check(self, seconds: float, title: str, done: str) -> None:
+        """Raise UserError if this time costs the budget. `done` is what the checkpoint holds."""
+        if self.budget is None or not self.reach_budget(seconds):
+            return
+        raise UserError(
+            f"{title}: stopped after {done} at {money(self._amount(seconds), self.currency)}, "
+            f"since compare.budget is {money(self.budget, self.currency)}. Raise or remove "
+            f"compare.budget in params.yaml and run `dvc repro` again: it goes on after {done}"
+        )
+
+    def _amount(self, seconds: float) -> float:
+        return self.hour_price * seconds / 3600
 
 
 @dataclass(frozen=True)
@@ -72,7 +118,6 @@ class Run:
             )
 
     def _check_input(self, split: Manifest) -> None:
-        """Raise ConfigError if the input can't batch the samples."""
         given, key = self.experiment.input, f"experiments.{self.name}.input"
         dataset = f"datasets.{self.experiment.dataset}"
         if split.decode == "each_epoch" and given.name != "loader":
@@ -97,7 +142,6 @@ class Run:
         )
 
     def _check_ignored_class(self, split: Manifest) -> None:
-        """Raise ConfigError if data set and loss disagree on the number of ignored positions."""
         loss, ignored = self.experiment.loss, split.ignored_class
         ignore_index = loss.ignore_index if isinstance(loss, CrossEntropy) else IGNORED_CLASS
         key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
@@ -119,7 +163,6 @@ class Run:
         return sha256_of_file(self.data / MANIFEST)
 
     def published_weights(self) -> FetchedWeights | None:
-        """Return the published weights that the network starts from, or None."""
         return fetched_weights(self.experiment.model, self.weights)
 
     def identity(self) -> str:
@@ -153,6 +196,10 @@ class Run:
         name = sha256_of_bytes(f"{self.key()} {_dvc_lock_entry()}".encode())
         return state_folder() / "checkpoints" / name
 
+    def finished_times(self) -> Path:
+        """Return the file with the times of a training that ended after its last checkpoint."""
+        return self.checkpoint_folder() / records.TIMINGS
+
 
 def code_sha256() -> str:
     """Return the sha256 of the source files that training runs."""
@@ -169,3 +216,17 @@ def _dvc_lock_entry() -> str:
     text = lock.read_text(encoding="utf-8")
     entry = re.search(rf"^  {re.escape(stage)}:$(\n   .*)*", text, re.MULTILINE)
     return entry[0] if entry else ""
+
+
+def epochs_in_time(
+    limit_seconds: float | None, spent_seconds: float, epochs: Sequence[EpochTiming]
+) -> int:
+    """Return how many further epochs end before the time limit.
+
+    Each is assumed to take the mean time of `epochs`. Once it is 0, it stays 0 for the same limit,
+    because the time that is spent only grows.
+    """
+    if limit_seconds is None:
+        return sys.maxsize
+    in_time = (limit_seconds - spent_seconds) / (passed_seconds(epochs) / len(epochs))
+    return max(0, int(in_time), LEAST_EPOCHS - len(epochs))

@@ -131,7 +131,6 @@ class Setup:
         )
 
     def load_monitor(self) -> LoadMonitor:
-        """Return a monitor of the load of this process's cores and first GPU."""
         loader = self.run.experiment.input
         has_workers = loader.name == "loader" and loader.workers > 0
         gpu_state = nvidia_gpu_state(nvidia_uuid(self.team.devices[0]))

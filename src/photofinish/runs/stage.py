@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -9,13 +10,11 @@ from photofinish.config.base import read_plan
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.data.packed import PackedSplit
-from photofinish.files import state_folder
+from photofinish.files import is_copy, state_folder
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results import records
 from photofinish.results.records import DeviceLabel
-from photofinish.runs.costs import Costs
-from photofinish.runs.finished import restore_result
-from photofinish.runs.run import REMEDY, Run
+from photofinish.runs.run import REMEDY, Costs, Run
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import Rank, own_rank
 from photofinish.tracking.client import NoTracker, Tracker
@@ -32,7 +31,6 @@ def train(
     out: Path,
     budget_file: Path | None = None,
 ) -> None:
-    """Train one experiment on one device, or record that the device is missing."""
     host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
     name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:
@@ -46,8 +44,7 @@ def train(
         from photofinish.runs.distributed import launch
 
         with exclusive_machine(f"training {run.title}") as waited_seconds:
-            if not restore_result(run):
-                launch(host, waited_seconds, _RESUMING)
+            launch(host, waited_seconds, _RESUMING)
     elif rank is None or rank.is_main:
         _train_with_mlflow(run, rank)
     else:
@@ -62,10 +59,16 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
         if rank is None and isinstance(run.host, GpuTarget) and run.host.missing:
             _record_unavailable(run, f"no accelerator: {run.host.missing}")
             return
-        if rank is None and restore_result(run):
-            return
         # With several processes, the stage that starts them holds the lock for all.
         machine = nullcontext(0.0) if rank else exclusive_machine(f"training {run.title}")
+        if is_copy() and run.finished_times().is_file():
+            shutil.rmtree(run.checkpoint_folder())  # so that its times are no copies of another's
+        if run.finished_times().is_file():
+            from photofinish.runs.train import train_rank
+
+            with machine as waited_seconds:
+                train_rank(run, rank, NoTracker(), lock_seconds + waited_seconds)  # MLflow has it
+            return
         with machine as waited_seconds, Tracker() as tracker:
             data = run.data_sha256(), PackedSplit(run.data).manifest.counts
             tracker.start(run.name, run.device, run.experiment, run.key(), *data)

@@ -7,18 +7,18 @@ training/losses.py. Checkpoints and limits are in runs/training.py.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from photofinish.files import state_folder
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.finished import keep_result
-from photofinish.runs.further import train_further_seeds, train_repeats
 from photofinish.runs.initial_record import JobClock
 from photofinish.runs.outcome import Instruments, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
-from photofinish.runs.training import FirstTraining
+from photofinish.runs.training import FirstTraining, train_further_seeds, train_repeats
 from photofinish.stage.process import Rank
 from photofinish.tracking.client import NoTracker, Tracker
 from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
@@ -54,10 +54,10 @@ def train(
         last_epoch = len(timings.epochs) if timings.epochs_left else None
         seeds = train_further_seeds(run, device, team, spent_seconds, last_epoch)
     if team.is_main:
+        timings = _kept(run.finished_times(), timings.model_copy(update={"seeds": seeds}))
+        records.write_record(run.finished_times(), timings)
         # Written last: a result with this file is complete.
-        timings = timings.model_copy(update={"seeds": seeds})
         records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
-        keep_result(run)
         checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
         tracker.training_ended(run.name, run.device, run.out.parent.parent, checkpoints)
 
@@ -95,3 +95,12 @@ def _train_own_seed(
     )
     training.display.ended(timings, run.costs.so_far(timings.total_seconds))
     return timings
+
+
+def _kept(file: Path, timings: records.TrainingTimes) -> records.TrainingTimes:
+    """Return the times of the process that trained, if this one only wrote its result again."""
+    if not file.is_file():
+        return timings
+    earlier = records.read_record(file, records.TrainingTimes)
+    passes = earlier.epochs, earlier.repeats, earlier.seeds
+    return earlier if passes == (timings.epochs, timings.repeats, timings.seeds) else timings

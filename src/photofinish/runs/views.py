@@ -50,7 +50,6 @@ class TrainingDisplay:
             self.say(", ".join(filter(None, (text, left, spent))))
 
     def ended(self, timings: TrainingTimes, spent: str) -> None:
-        """Print what the training reached."""
         trained, planned = len(timings.epochs), counted(self._epochs, "epoch")
         progress, rule = self._trainer.progress, self._trainer.experiment.early_stopping
         since_best = progress.epochs_without_better(rule) if rule else 0  # whose weights are kept

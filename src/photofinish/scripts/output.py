@@ -58,7 +58,6 @@ class ProgressLine:
         self._write("\033[0m" if self._shows_output else _CLEAR)
 
     def show(self, text: str, left_seconds: float) -> None:
-        """Overwrite the line."""
         if not self._shows_output:
             left = seconds(max(1, math.ceil(left_seconds)))
             self._write(f"{_CLEAR}{self._where}: {text}, at most {left} more")

@@ -29,8 +29,6 @@ _MAY_MOVE = re.compile(
 
 
 class Loader(NamedTuple):
-    """Data loader of the script."""
-
     batches: float | None
     """Number of batches in an epoch, a smaller last batch as a fraction. None without a length."""
     workers: int
@@ -48,8 +46,6 @@ class Failure(NamedTuple):
 
 
 class Length(NamedTuple):
-    """Length of the whole training."""
-
     name: str
     value: float
     by: str
@@ -112,13 +108,10 @@ class WatchedScript:
 
 
 class Process:
-    """Lines of one process of the script."""
-
     def __init__(self) -> None:
         self._blocks: list[Any] = []
         self.steps: list[int] = []
         self.lengths: list[Length] = []
-        """Lengths in the arguments that argparse found."""
         self.by_loops: dict[int, Length] = {}
         """Lengths by the Trainer or the loops around the first step of each optimizer."""
         self.on_command_line: list[Length] = []
@@ -210,7 +203,6 @@ class Process:
         return found.at if found and is_asking else ""
 
     def imported_instead(self, before: float) -> list[str]:
-        """Return the libraries imported before a time, if torch was not imported."""
         return [name for name, at in self.others.items() if at < before and not self.has_torch]
 
     def steps_by_itself(self, now: float) -> bool:

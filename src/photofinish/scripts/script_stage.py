@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +80,11 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     if run.status is None:
         metrics_file = None  # a part of the training has other metrics than all of it
     has_metrics = bool(metrics_file) and _state(metrics_file) not in (None, before)
-    metrics = dict(_numbers(metrics_file)) if metrics_file and has_metrics else {}
+    metrics: dict[str, float | None] = {}
+    if metrics_file and has_metrics:
+        for key, value in dotted(json.loads(metrics_file.read_bytes())):
+            if isinstance(value, int | float) and key:
+                metrics[key] = float(value) if math.isfinite(value) else None
     epochs = plan.epochs if _can_extrapolate(run) else None
     given = Given(epochs, plan.files, metrics, plan.time_limit)
     record = measured_script(plan.name, run, kind, host, given)
@@ -224,10 +228,3 @@ def _state(file: Path | None) -> tuple[int, int] | None:
         return None
     status = file.stat()
     return status.st_mtime_ns, status.st_size
-
-
-def _numbers(file: Path) -> Iterator[tuple[str, float | None]]:
-    """Yield each number in a JSON file, with its dotted key."""
-    for name, value in dotted(json.loads(file.read_bytes())):
-        if isinstance(value, int | float) and name:
-            yield name, float(value) if math.isfinite(value) else None

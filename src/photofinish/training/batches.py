@@ -1,4 +1,4 @@
-"""Batches: their samples, the order, and the conversion to a network's input.
+"""Batches: their samplers, the order, and the conversion to a network's input.
 
 All randomness is stateless: generators are seeded from (seed, epoch), and custom code that loads a
 sample from (seed, epoch, row).
@@ -16,11 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from photofinish.custom.running import seed_generators
-from photofinish.nested import as_nested, leaves, map_nested
+from photofinish.custom.reference import CodeReference
+from photofinish.custom.running import as_function, run_custom_code, seed_generators
+from photofinish.errors import ConfigError, UserError
+from photofinish.models.custom import generators_seeded
+from photofinish.nested import as_nested, leaves, map_nested, samples_in
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import Augmentation
+    from photofinish.config.experiment import Augmentation, Sampler
     from photofinish.data import PartName
     from photofinish.data.packed import PackedSplit
 
@@ -41,7 +44,6 @@ def to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def first_samples(batch: Batch, count: int) -> Batch:
-    """Return views of a batch's first samples."""
     return map_batch(lambda tensor: tensor[:count], batch)
 
 
@@ -65,7 +67,6 @@ def tensors_of(batch: Batch) -> list[torch.Tensor]:
 
 
 def bytes_of_a_sample(batch: Batch) -> int:
-    """Return the size of one sample's inputs."""
     return sum(tensor[0].nbytes for tensor in leaves(batch[0]))
 
 
@@ -78,7 +79,6 @@ class Batches(Protocol):
 
     @property
     def steps(self) -> int:
-        """Number of batches in an epoch."""
         return -(-self.image_count // self.batch_size)
 
     def batch_samples(self, number: int) -> int:
@@ -86,7 +86,6 @@ class Batches(Protocol):
         return min(self.batch_size, self.image_count - number * self.batch_size)
 
     def resize(self, batch_size: int) -> None:
-        """Take batches of another size from now on."""
         self.batch_size = batch_size
         self._plan = replace(self._plan, batch_size=batch_size)
 
@@ -98,7 +97,6 @@ class Batches(Protocol):
         return map(self.to_device, self.host_batches(epoch, at_once))
 
     def first(self) -> Batch:
-        """Return the first training batch, on the device."""
         return next(iter(self.train_batches(0)))
 
     def eval_batches(self) -> Iterator[Batch]:
@@ -246,6 +244,52 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
     network_seed = derived_seed("network", seed, epoch, *([rank] if rank else []))
     seed_generators(network_seed % SEEDS)
     torch.manual_seed(network_seed)
+
+
+def make_sampler(settings: Sampler, targets: Any, seed: int) -> Callable[[int], torch.Tensor]:
+    """Return a function that draws the rows of an epoch, one row per target."""
+    if settings.name == "balanced":
+        weights = balanced_weights(targets)
+
+        def balanced(epoch: int) -> torch.Tensor:
+            generator = stream("sampler", seed, epoch)
+            count = len(weights)
+            return torch.multinomial(weights, count, replacement=True, generator=generator)
+
+        return balanced
+    choose = as_function(CodeReference.of(settings.name).load(), settings.arguments)
+
+    def custom(epoch: int) -> torch.Tensor:
+        drawn = derived_seed("sampler", seed, epoch) % SEEDS
+        # Ranks must draw alike, also in a function that ignores its seed.
+        with generators_seeded(drawn), run_custom_code(f"sampler {settings.name} fails"):
+            rows = choose(map_nested(torch.clone, targets), drawn)
+            rows = torch.as_tensor(rows, dtype=torch.int64)
+        count = samples_in(targets)
+        if rows.shape != (count,) or rows.min() < 0 or rows.max() >= count:
+            raise UserError(
+                f"sampler {settings.name} must return {count} rows, as many as there are "
+                f"training samples, each from 0 to {count - 1}"
+            )
+        return rows
+
+    return custom
+
+
+def balanced_weights(targets: Any) -> torch.Tensor:
+    """Return each sample's weight, 1 divided by the number of samples in its class.
+
+    With several labels, it is the mean over the sample's labels. To have none counts as a label.
+    """
+    refused = ConfigError("sampler: balanced needs targets that are classes or labels")
+    if isinstance(targets, tuple | dict):
+        raise refused
+    if targets.dtype == torch.int64 and targets.dim() == 1:
+        return (1 / torch.bincount(targets).double())[targets]
+    if targets.dim() != 2 or not torch.isin(targets, torch.tensor([0.0, 1.0])).all():
+        raise refused
+    labels = torch.cat([targets, targets.sum(dim=1, keepdim=True) == 0], dim=1).double()
+    return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)
 
 
 Draw = tuple[int, int, int]

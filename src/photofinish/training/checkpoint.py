@@ -38,8 +38,6 @@ def prune_checkpoints(folder: Path) -> None:
 
 
 class CheckpointStore:
-    """Checkpoints of one run, in one folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._saved_seconds = time.monotonic()

@@ -13,8 +13,6 @@ Output = TypeVar("Output")
 
 
 class Recorded(NamedTuple, Generic[Output]):
-    """Recording of captured work."""
-
     output: Output
     """Result, which each replay overwrites."""
     replay: Callable[[], None]

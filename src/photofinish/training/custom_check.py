@@ -130,8 +130,6 @@ def _difference(first: StepResult, second: StepResult) -> str | None:
 
 
 class StepResult(NamedTuple):
-    """Results of a forward and a backward pass."""
-
     loss: float
     result: Any
     outputs: dict[str, list[torch.Tensor]]
@@ -141,7 +139,6 @@ class StepResult(NamedTuple):
     """True if the step drew from the device's generator."""
 
     def first_outputs_and_gradients(self) -> tuple[Tensors, Tensors]:
-        """Return each module's first output, and the gradients."""
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
 
 
@@ -197,7 +194,6 @@ def run_step(
 
 
 def _check_outputs(name: str, result: Any, targets: torch.Tensor, width: int) -> None:
-    """Raise UserError unless a network gives a number for each class, value or label."""
     count, positions = len(targets), tuple[int, ...]()
     if not targets.is_floating_point():
         positions = tuple(targets.shape[1:])

@@ -46,7 +46,6 @@ def step_with_a_loss(experiment: params.Experiment) -> CustomStep | None:
 
 
 def check_several_optimizers(experiment: params.Experiment) -> None:
-    """Raise UserError for settings that only work with one optimizer."""
     if not (experiment.step and experiment.validation_step):
         raise UserError(
             f"optimizer {experiment.optimizer.name} returns several, so params.yaml needs a "

@@ -155,7 +155,6 @@ class GraphedSteps:
         return captured.run(state.schedule.next_rates(captured.count)).clone()
 
     def run_each_kind(self, state: TrainState) -> None:
-        """Replay each graph."""
         for buffers, captured in self._captured.values():
             for buffer in tensors_of(buffers):
                 buffer.copy_(buffer.clone())  # like an epoch's batches, which need memory, too
@@ -245,7 +244,6 @@ def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
 
 
 def _why_not_with(state: TrainState, training: Batches) -> str | None:
-    """Return why steps can't be captured with this network and data, or None if they can."""
     if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "its network is wrapped, for several devices"
     if training.image_count < training.batch_size:

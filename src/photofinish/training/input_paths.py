@@ -22,13 +22,13 @@ from photofinish.training.batches import (
     BatchPlan,
     Part,
     as_batch,
+    make_sampler,
     map_batch,
     tensors_of,
     to_tensor,
     with_border,
 )
 from photofinish.training.loading import Key, LoadedSamples
-from photofinish.training.samplers import make_sampler
 from photofinish.training.torch_device import is_accelerator, to_device
 
 if TYPE_CHECKING:

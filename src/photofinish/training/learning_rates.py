@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 Rates = tuple[float, ...]
-"""Learning rate of each parameter group."""
 
 
 @contextmanager

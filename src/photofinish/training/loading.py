@@ -168,8 +168,6 @@ def _as_tuple(value: Any) -> Any:
 
 
 class _Transform:
-    """Custom function of a sample, or an instance of a custom class."""
-
     def __init__(self, settings: CustomTransform, seed: int, what: str) -> None:
         self.name, self._seed, self._what = settings.name, seed, what
         custom = TRANSFORMS.reference(settings.name).load()
@@ -181,7 +179,6 @@ class _Transform:
         return cls(settings, seed, what) if settings else None
 
     def __call__(self, item: Any, row: int, epoch: int | None, repeat: int) -> Any:
-        """Transform a packed sample."""
         failing = f"transform {self.name} fails on {self._what} {row}"
         _seed_for("transform", self._seed, epoch, row, repeat)
         with run_custom_code(failing):

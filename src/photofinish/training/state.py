@@ -38,7 +38,6 @@ class AveragedWeights:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the average towards the weights after a step."""
         self._average(*self._pairs, None)
 
     @torch.no_grad()
@@ -59,7 +58,6 @@ class TrainState(NamedTuple):
     schedule: LearningRates
     scaler: torch.amp.GradScaler
     memory_format: torch.memory_format
-    """Memory format of weights and images."""
     average: AveragedWeights | None = None
     first_gradient: torch.Tensor | None = None
     """Tensor of 1 on the device, with which a captured backward pass starts."""
@@ -100,8 +98,6 @@ def put_back(state: TrainState) -> Iterator[None]:
 
 @dataclass
 class Progress:
-    """Epochs that are done, for checkpoints."""
-
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
@@ -116,7 +112,6 @@ class Progress:
         return rule is not None and self.epochs_without_better(rule) >= rule.patience
 
     def epochs_without_better(self, rule: EarlyStopping) -> int:
-        """Return the number of epochs since the last improvement."""
         best: float | None = None
         count = 0
         for metrics in self.metrics:
@@ -132,7 +127,6 @@ class Progress:
 
 
 def progress_in(state: dict[str, Any]) -> Progress:
-    """Return the progress in a trainer's `state_dict`."""
     progress = state["progress"]
     return Progress(
         progress["epochs_done"],

@@ -164,7 +164,6 @@ class Step:
         return split_batch(batch, [(count + part) // parts for part in range(parts)])
 
     def repeat(self, state: TrainState, batch: Batch, steps: int) -> Callable[[], object]:
-        """Return a function that takes this number of steps on one batch."""
         return lambda: [self(state, 0, batch, moves_schedule=False) for _ in range(steps)]
 
     def with_training(self, training: Batches) -> Step:

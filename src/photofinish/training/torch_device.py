@@ -197,7 +197,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Return a gradient scaler, which does nothing unless the precision is fp16."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
@@ -210,7 +209,6 @@ def effective_precision(device: torch.device, precision: str) -> str:
 
 
 def generator_state(device: torch.device) -> torch.Tensor:
-    """Return the state of the device's random generator."""
     if device.type == "cpu":
         return torch.get_rng_state()
     state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)

@@ -30,7 +30,6 @@ class Scores(NamedTuple):
     """Result of validation on one batch, on the device."""
 
     loss: torch.Tensor
-    """Loss, summed over the samples."""
     weight: Weight
     correct: torch.Tensor | None = None
     """Number of correct predictions, or None if the task counts none."""
@@ -157,7 +156,6 @@ class Validator:
 
     @torch.inference_mode()
     def replay(self) -> Sums:
-        """Evaluate the network on all batches of the captured validation."""
         assert self._captured
         recorded, state, _batches = self._captured
         state.network.eval()
@@ -165,7 +163,6 @@ class Validator:
         return _read_back(recorded.output, [])
 
     def release(self) -> None:
-        """Free what was captured."""
         self._captured = None
 
     def monitored(self, judged: list[tuple[Any, Any]]) -> float | None:

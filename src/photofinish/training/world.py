@@ -30,7 +30,6 @@ class World:
 
     def __init__(self, device: torch.device) -> None:
         self.devices: tuple[torch.device, ...] = (device,)
-        """Devices of this process."""
         self.output_device = device
 
     @property
@@ -83,7 +82,6 @@ class World:
             forget_peak_memory(device)
 
     def peak_memory_bytes(self) -> int | None:
-        """Return the largest peak memory of any device, or the process's peak on the CPU."""
         everyones = self.all_gather_object([peak_memory_bytes(device) for device in self.devices])
         peaks = [peak for peaks in everyones for peak in peaks if peak is not None]
         return max(peaks, default=None)

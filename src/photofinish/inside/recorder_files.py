@@ -1,16 +1,22 @@
-"""File of a process's measurements, a JSON value a line."""
+"""Files of a recorder: the one that it writes, a JSON value a line, and those of the script."""
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import io
 import json
 import os
+import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from .device import peak_device_memory_bytes, peak_host_memory_bytes
 
 _WRITE_SECONDS = 0.5
+_SETTINGS = ".yaml", ".yml", ".toml", ".ini", ".cfg"
 
 
 class LineFile:
@@ -75,3 +81,36 @@ class LineFile:
             if self._file is None:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             os.write(self._file, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+
+class ScriptFiles:
+    """Files below the folder in which the script starts."""
+
+    def __init__(self) -> None:
+        """Begin to note the settings that are read."""
+        self._folder = Path()
+        self._read: set[str] = set()
+        with contextlib.suppress(OSError):  # the current folder may be gone
+            self._folder = Path.cwd()
+        self._open: Any = builtins.open
+        builtins.open = io.open = self._note_and_open
+
+    def _note_and_open(self, file: Any, *rest: Any, **named: Any) -> Any:
+        name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else ""
+        if str(name).endswith(_SETTINGS) and "r" in (*rest, named.get("mode", "r"))[0]:
+            with contextlib.suppress(OSError):
+                self._read.add(str(Path(name).absolute()))
+        return self._open(file, *rest, **named)
+
+    def end(self) -> list[str]:
+        """Return the files, and note no more."""
+        if builtins.open == self._note_and_open:  # the script may replace it, too
+            builtins.open = io.open = self._open
+        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)]
+        try:
+            found = {vars(module).get("__file__") for module in modules}  # lazy ones have others
+            paths = {Path(path).absolute() for path in found | self._read if path}
+            below = (path for path in paths if path.is_file() and path.is_relative_to(self._folder))
+            return sorted(str(path) for path in below if "site-packages" not in path.parts)
+        except Exception:  # noqa: BLE001  # such as of a current folder that is gone
+            return []

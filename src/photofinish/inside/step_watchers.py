@@ -1,4 +1,4 @@
-"""Lines of a script at which its host would wait for a GPU, seen in steps on the CPU.
+"""Watchers of a few steps on the CPU: lines that would wait for a GPU, and times of a step's parts.
 
 Weights and what else requires gradients, what is moved by `.to(device)`, and all that is computed
 from these would be on the GPU. Reading such a value back takes the host until the GPU has computed
@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import sysconfig
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -25,6 +28,7 @@ from .tensors import tensors_in
 if TYPE_CHECKING:
     from types import FrameType
 
+_clock = time.perf_counter
 _READS = {
     "item": "item", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy", "cpu": "cpu",
     "__bool__": "bool", "__float__": "float", "__int__": "int", "__index__": "int",
@@ -143,3 +147,60 @@ def _read(name: str, args: Any, kwargs: Any) -> str | None:
         masks = (each for each in tensors_in(args[1]) if each.dtype in (torch.bool, torch.uint8))
         return "a mask" if next(masks, None) is not None else None
     return _READS.get(name)
+
+
+class StepClock:
+    """Clock of the parts of steps. A forward pass begins with a module and ends with a backward."""
+
+    steps_to_see, slows = 8, False
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._seconds = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0}
+        self._forward_at: float | None = None
+        self._optimizer_at: float | None = None
+        self._before_optimizer_seconds = 0.0
+
+    def begin(self) -> None:
+        self._backward = torch.autograd.backward
+        torch.autograd.backward = self._timed_backward
+        self._hooks = [
+            register_module_forward_pre_hook(self._module_begins),
+            register_optimizer_step_pre_hook(self._optimizer_begins),
+        ]
+
+    def end(self) -> None:
+        torch.autograd.backward = self._backward
+        for hook in self._hooks:
+            hook.remove()
+
+    def step_ended(self) -> None:
+        self.steps += 1
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """Line that the recorder writes at the end."""
+        seconds = {part: each / self.steps for part, each in self._seconds.items() if each}
+        return {"kind": "step_parts", "value": seconds}
+
+    def _module_begins(self, *_: Any) -> None:
+        if self._forward_at is None:
+            self._forward_at = _clock()
+
+    def _timed_backward(self, *arguments: Any, **named: Any) -> None:
+        began_at = _clock()
+        self._seconds["forward"] += began_at - (self._forward_at or began_at)
+        self._backward(*arguments, **named)
+        self._forward_at = None
+        self._seconds["backward"] += _clock() - began_at
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._optimizer_at = _clock()
+        self._before_optimizer_seconds = sum(self._seconds.values())
+
+    def optimizer_ended(self) -> None:
+        """Add an optimizer's step, without the passes of its closure."""
+        if self._optimizer_at is not None:
+            within_seconds = sum(self._seconds.values()) - self._before_optimizer_seconds
+            self._seconds["optimizer"] += _clock() - self._optimizer_at - within_seconds
+            self._optimizer_at = None
