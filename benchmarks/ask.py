@@ -22,16 +22,16 @@ import psutil
 from benchmarks.asked import CHARACTERS_STEPS, JOBS
 from benchmarks.asked_experiments import EXPERIMENTS, Project
 from benchmarks.tutorials import PROGRAMS, missing, prepare
-from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide
-from photofinish.answer.result import Result
+from photofinish.answer.step_costs import shares
 from photofinish.answer.times import job_time
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.results.job_times import Timings
+from photofinish.results.job import Job, JobPair
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
-from photofinish.results.measured_job import MeasuredJob, measured_job, script_job
+from photofinish.results.measured_jobs import job_of_script, measured_job
 from photofinish.scripts.run_script import Limits, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import jobs, measured_script
@@ -56,20 +56,20 @@ class Row:
     name: str
     ask_seconds: float
     """Time of the whole command."""
-    asked: Result
-    asked_longer: Result
-    ran: Result
-    ran_longer: Result
+    asked: Job
+    asked_longer: Job
+    ran: Job
+    ran_longer: Job
 
     @property
     def ratio(self) -> float:
-        return self.asked.timings.whole_seconds / self.ran.timings.whole_seconds
+        return self.asked.whole_seconds / self.ran.whole_seconds
 
     @property
     def held(self) -> bool:
         """Return True if the run's time lies in the interval of the answer."""
-        low, high = job_time(self.asked.timings).interval
-        return low <= self.ran.timings.whole_seconds <= high < float("inf")  # else none is printed
+        low, high = job_time(self.asked).interval
+        return low <= self.ran.whole_seconds <= high < float("inf")  # else none is printed
 
     @property
     def step_ratio(self) -> float:
@@ -86,21 +86,21 @@ class Row:
             one if one == other else f"{one} / {other}" for one, other in self.answers
         )
         return (
-            f"{self.name:22} {self.ask_seconds:4.0f} {self.asked.timings.whole_seconds:7.1f} "
-            f"{self.ran.timings.whole_seconds:7.1f} {'in ' if self.held else 'out'} "
+            f"{self.name:22} {self.ask_seconds:4.0f} {self.asked.whole_seconds:7.1f} "
+            f"{self.ran.whole_seconds:7.1f} {'in ' if self.held else 'out'} "
             f"{self.ratio:6.2f} {self.step_ratio:6.2f} "
             f"{_loading(self.asked)} {_loading(self.ran)}  {words}"
         )
 
 
-def _loading_share(run: Result) -> float:
+def _loading_share(run: Job) -> float:
     """Return the share of an epoch for loading and copying data."""
     parts = ("waiting for data", "copying to the device")
-    return sum(run.shares.get(part, 0.0) for part in parts)
+    return sum(shares(run).get(part, 0.0) for part in parts)
 
 
-def _loading(run: Result) -> str:
-    return f"{_loading_share(run):5.0%}" if run.shares else "    ?"
+def _loading(run: Job) -> str:
+    return f"{_loading_share(run):5.0%}" if shares(run) else "    ?"
 
 
 def main(arguments: list[str]) -> None:
@@ -150,17 +150,17 @@ def summary(rows: list[Row]) -> str:
     off = sorted(max(row.ratio, 1 / row.ratio) for row in rows if row.name not in AT_MOST)
     nine_of_ten = off[round(0.9 * (len(off) - 1))] if off else 1.0
     words = [one == other for row in rows for one, other in row.answers]
-    shares = [
+    of_loading = [
         abs(_loading_share(row.asked) - _loading_share(row.ran))
         for row in rows
-        if row.asked.shares and row.ran.shares
+        if shares(row.asked) and shares(row.ran)
     ]
     steps = [abs(row.step_ratio - 1) for row in rows]
     return (
         f"The job's time is within {statistics.median(off or [1.0]):.2f} in the median and within "
         f"{nine_of_ten:.2f} in nine of ten, and in {sum(row.held for row in rows)} of "
         f"{len(rows)} intervals. The answer is the same in {sum(words)} of "
-        f"{len(words)}. The loader's share is within {100 * max(shares, default=0.0):.0f} "
+        f"{len(words)}. The loader's share is within {100 * max(of_loading, default=0.0):.0f} "
         f"points, and the step within {statistics.median(steps):.1%} in the median, "
         f"{max(steps):.0%} at most. Asking "
         f"took {statistics.median(row.ask_seconds for row in rows):.0f} s in the median, "
@@ -168,11 +168,10 @@ def summary(rows: list[Row]) -> str:
     )
 
 
-def _epochs(asked: Result, epochs: int, seconds: float) -> int:
+def _epochs(asked: Job, epochs: int, seconds: float) -> int:
     """Return how many epochs take about so many seconds, by the answer for so many."""
-    timings = asked.timings
-    epoch_seconds = (timings.whole_seconds - timings.startup_seconds) / epochs
-    return min(_MOST_EPOCHS, max(3, round((seconds - timings.startup_seconds) / epoch_seconds)))
+    epoch_seconds = (asked.whole_seconds - asked.startup_seconds) / epochs
+    return min(_MOST_EPOCHS, max(3, round((seconds - asked.startup_seconds) / epoch_seconds)))
 
 
 # -- experiments ---------------------------------------------------------------------------------
@@ -184,20 +183,23 @@ def _experiment(name: str, seconds: float, folder: Path) -> Row:
     began_seconds = time.perf_counter()
     asked = project.ask(_EXPERIMENT_SECONDS)
     ask_seconds = time.perf_counter() - began_seconds
-    epochs = _epochs(asked, round(asked.timings.planned_epochs), seconds)
+    epochs = _epochs(asked, round(asked.epochs), seconds)
     project.plan(epochs)
     ran = project.run()
     both = [_of_epochs(result, LONGER * epochs) for result in (asked, ran)]
     return Row(name, ask_seconds, _of_epochs(asked, epochs), both[0], ran, both[1])
 
 
-def _of_epochs(run: Result, epochs: int) -> Result:
-    """Return the result as it would be for so many epochs."""
-    timings = run.timings
-    if isinstance(timings, MeasuredJob):
-        return replace(run, timings=timings.model_copy(update={"job_epochs": epochs}))
-    assert isinstance(timings, Timings)
-    return replace(run, timings=timings.of_length(epochs))
+def _of_epochs(job: Job, epochs: float) -> Job:
+    """Return the job as it would be for so many epochs, at least those that were timed."""
+    factor, timed_epochs = epochs / job.epochs, job.epochs - job.untimed_epochs
+    return replace(
+        job,
+        epochs=epochs,
+        passes_seconds=factor * job.passes_seconds,
+        untimed_epochs=max(0.0, epochs - timed_epochs),
+        timed=job.timed._replace(of=factor * job.timed.of),
+    )
 
 
 # -- scripts -------------------------------------------------------------------------------------
@@ -220,7 +222,7 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
     return Row(name, ask_seconds, asked, longer, ran, _longer(ran))
 
 
-def _asked(name: str, watched: Watched, epochs: int) -> Result:
+def _asked(name: str, watched: Watched, epochs: int) -> Job:
     """Return the result by asking, as it is for so many epochs."""
     steps = {"characters": CHARACTERS_STEPS * epochs, "fitted": epochs}.get(name)
     length = Length("epochs", epochs, "--epochs")
@@ -228,10 +230,10 @@ def _asked(name: str, watched: Watched, epochs: int) -> Result:
         length = Length("max_steps", steps, "--steps")
     (job,) = jobs([watched], length)
     measured = measured_script(name, watched, "cpu", _HOST)
-    return result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
+    return measured_job(measured, job.epochs, job.epoch_steps)
 
 
-def _run_whole(name: str, command: list[str], folder: Path) -> Result:
+def _run_whole(name: str, command: list[str], folder: Path) -> Job:
     """Run the job as a script's stage does, timed by `photofinish.steps`."""
     output = shlex.quote(str(folder / "output.txt"))
     command_line = f"{shlex.join(command)} > {output} 2>&1"
@@ -242,14 +244,12 @@ def _run_whole(name: str, command: list[str], folder: Path) -> Result:
     run_script("cpu", folder / "plan.json", folder / "host.json", folder)
     ran = read_measured(folder / MEASURED_FOLDER / MEASURED)
     assert isinstance(ran, Measured)
-    return result_of_script(script_job(ran))
+    return job_of_script(ran)
 
 
-def _longer(run: Result) -> Result:
-    """Return the result as it would be for more epochs."""
-    times = run.timings
-    assert isinstance(times, MeasuredJob)
-    return replace(run, timings=times.model_copy(update={"job_epochs": LONGER * times.job_epochs}))
+def _longer(job: Job) -> Job:
+    """Return the job as it would be for more epochs."""
+    return _of_epochs(job, LONGER * job.epochs)
 
 
 # -- programs ------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def program(name: str, programs: Path, folder: Path) -> Row:
     job = next(iter(jobs([watched], None)))
     print(f"{name}: {job.name}")
     measured = measured_script(name, watched, "cpu", _HOST)
-    asked = result_of_script(measured_job(measured, job.epochs, job.epoch_steps))
+    asked = measured_job(measured, job.epochs, job.epoch_steps)
     return Row(name, ask_seconds, asked, _longer(asked), ran, _longer(ran))
 
 
@@ -285,13 +285,13 @@ def processes_in(folder: Path) -> list[int]:
 # -- both ----------------------------------------------------------------------------------------
 
 
-def _step_seconds(run: Result) -> float:
+def _step_seconds(run: Job) -> float:
     """Return the median of a step with its batch."""
-    return run.timings.median_epoch_seconds / (run.timings.steps_per_epoch or 1)
+    return run.median_epoch_seconds / (run.steps_per_epoch or 1)
 
 
-def _answer(run: Result) -> str:
-    return decide(Comparison(run, None)).answer
+def _answer(run: Job) -> str:
+    return decide(compare(JobPair(run))).answer
 
 
 if __name__ == "__main__":

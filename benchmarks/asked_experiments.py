@@ -13,12 +13,14 @@ from typing import Any
 import yaml
 
 from benchmarks.busy import ROOT, TRAIN, measure
-from photofinish.answer.result import Result
 from photofinish.commands.ask_experiments import PLAN, sample
 from photofinish.config.base import read_plan
-from photofinish.config.experiment import ExperimentPlan
+from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.results import records
-from photofinish.results.measured import read_trained
+from photofinish.results.job import Job
+from photofinish.results.measured import TrainedRecords, read_trained
+from photofinish.results.measured_jobs import job_of_experiment
+from photofinish.results.training_jobs import job_of_training
 
 FILES = {
     "": ROOT / "params.yaml",
@@ -62,12 +64,14 @@ class Project:
         self._stage("plan", "--params", "params.yaml", "--stages", str(ROOT / "stages"),
                     "--references", str(ROOT / "reference"), "--out", str(PLAN))  # fmt: skip
 
-    def ask(self, seconds: float) -> Result:
+    def ask(self, seconds: float) -> Job:
         with chdir(self._folder):
             planned = read_plan(PLAN / f"experiments/{self._name}.json", ExperimentPlan)
-            return sample(self._name, "cpu", planned, seconds)
+            settings = planned.model_dump_json(include=set(Experiment.model_fields))
+            experiment = Experiment.model_validate_json(settings)
+            return job_of_experiment(sample(self._name, "cpu", planned, seconds), experiment)
 
-    def run(self) -> Result:
+    def run(self) -> Job:
         """Train as a stage does, without MLflow."""
         out = self._folder / "out"
         measure(self._folder, self._name, self._split, out)
@@ -78,9 +82,8 @@ class Project:
         )
         record = records.read_training(out / records.MODEL)
         assert isinstance(record, records.TrainingRecord)
-        timings, _ = read_trained(out)
-        precision, parameters = record.precision, record.parameter_count
-        return Result(self._name, "cpu", timings, precision, parameters, record)
+        times, steps = read_trained(out)
+        return job_of_training(TrainedRecords(self._name, record, times, steps, steps.load))
 
     def _stage(self, stage: str, *arguments: str) -> None:
         command = [sys.executable, str(ROOT / "stages" / f"{stage}.py"), *arguments]

@@ -21,20 +21,21 @@ from typing import Any
 
 import yaml
 
-from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.comparison import compare
 from photofinish.answer.decision import Decision, decide
-from photofinish.answer.result import Result
 from photofinish.answer.times import time_by_load
 from photofinish.results import records
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job, JobPair
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
     Measured,
+    TrainedRecords,
     read_measured,
     read_trained,
 )
-from photofinish.results.measured_job import script_job
+from photofinish.results.measured_jobs import job_of_script
+from photofinish.results.training_jobs import job_of_training
 
 ROOT = Path(__file__).parent.parent
 BUSY_LOOP = [sys.executable, "-c", "while True: pass"]
@@ -188,7 +189,7 @@ def _run(project: Path, settings: dict[str, Any], job: str, load: Load) -> None:
 
 
 @contextmanager
-def _busy(load: Load, quiet: JobTimes | None) -> Iterator[None]:
+def _busy(load: Load, quiet: Job | None) -> Iterator[None]:
     """Run busy loops during the block, or for half of the quiet job's time from its epochs on."""
     loops: list[subprocess.Popen[bytes]] = []
     is_over = threading.Event()
@@ -225,19 +226,19 @@ def _busy(load: Load, quiet: JobTimes | None) -> Iterator[None]:
         end()
 
 
-def _result(out: Path) -> Result:
+def _result(out: Path) -> Job:
     measured = read_measured(out / MEASURED_FOLDER / MEASURED)
     assert isinstance(measured, Measured)
     if measured.script:
-        return result_of_script(script_job(measured))
+        return job_of_script(measured)
     record = records.read_training(out / records.MODEL)
     assert isinstance(record, records.TrainingRecord)
-    timings, _ = read_trained(out)
-    return Result(out.name, "cpu", timings, record.precision, record.parameter_count, record)
+    times, steps = read_trained(out)
+    return job_of_training(TrainedRecords(out.name, record, times, steps, steps.load))
 
 
-def _quiet_timings(project: Path, job: str) -> JobTimes:
-    return _result(project / "runs" / "0" / job).timings
+def _quiet_timings(project: Path, job: str) -> Job:
+    return _result(project / "runs" / "0" / job)
 
 
 def _sum_up(project: Path) -> None:
@@ -247,9 +248,9 @@ def _sum_up(project: Path) -> None:
     for folder in sorted((project / "runs").iterdir()):
         for out in sorted(folder.iterdir()):
             quiet, busy = _result(project / "runs" / "0" / out.name), _result(out)
-            answers = [_answers(decide(Comparison(result, None))) for result in (quiet, busy)]
-            quiet_seconds = quiet.timings.whole_seconds
-            idle_seconds = time_by_load(busy.timings).idle_seconds
+            answers = [_answers(decide(compare(JobPair(result)))) for result in (quiet, busy)]
+            quiet_seconds = quiet.whole_seconds
+            idle_seconds = time_by_load(busy).idle_seconds
             ratio = idle_seconds / quiet_seconds if idle_seconds else None
             if folder.name != "0":
                 runs += 1
@@ -260,8 +261,8 @@ def _sum_up(project: Path) -> None:
                 )
             idle = f"idle {ratio:.2f}x" if ratio else "idle not known"
             print(
-                f"{folder.name:>9} {out.name:8} {busy.timings.whole_seconds:6.1f} s, "
-                f"{busy.timings.whole_seconds / quiet_seconds:5.2f}x, {idle}; "
+                f"{folder.name:>9} {out.name:8} {busy.whole_seconds:6.1f} s, "
+                f"{busy.whole_seconds / quiet_seconds:5.2f}x, {idle}; "
                 f"{' / '.join(answers[1])}"
             )
     print(f"the idle time of {len(off)} of {runs} is known, within {max(off, default=1.0):.2f}; "

@@ -35,7 +35,9 @@ from photofinish.answer.times import job_time
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
 from photofinish.models.registry import build_model
-from photofinish.results.measured_job import MeasuredJob
+from photofinish.results.job import Job
+from photofinish.results.measured import Measured, ScriptFacts
+from photofinish.results.measured_jobs import measured_job
 from photofinish.results.timed_parts import TimedPart
 
 FOLDER = Path(__file__).parent / "recorded"
@@ -211,26 +213,31 @@ def read(folder: Path) -> Iterator[Recording]:
         yield Recording(job, condition, blocks, load)
 
 
-def measured(recording: Recording, first: int, last: int) -> MeasuredJob:
+def measured(recording: Recording, first: int, last: int) -> Job:
     """Return the whole training as if only these blocks of it had been timed."""
     blocks, whole_steps = recording.blocks[first:last], float(recording.blocks[:, 1].sum())
     load = recording.load[first // _BLOCKS_A_READING : math.ceil(last / _BLOCKS_A_READING)]
     sums = [part.sum(axis=0) for part in np.array_split(blocks, min(_PARTS, len(blocks)))]
     host: dict[str, Any] = {"threads": torch.get_num_threads(), "processes": 1, "cpu": None}
-    fields: dict[str, Any] = {
-        "parts": tuple(
+    script: dict[str, Any] = {"parameter_count": None, "precision": "fp32", "metrics": {}}
+    record: Any = Measured.model_construct(
+        job=recording.job,
+        device="cpu",
+        device_name="",
+        host_name="",
+        git_commit=None,
+        packages={},
+        started_at_unix_seconds=0.0,
+        parts=tuple(
             TimedPart(seconds=float(seconds), steps=float(count), epoch=0, holds="steps")
             for seconds, count in sums
         ),
-        "load": tuple(load),
-        "measured_load": tuple(load),
-        "host": CpuTarget.model_construct(**host),
-        "startup_seconds": 0.0,
-        "job_epochs": 1.0,
-        "job_epoch_steps": whole_steps,
-        "steps_per_epoch": int(whole_steps),
-    }
-    return MeasuredJob.model_construct(**fields)
+        load=tuple(load),
+        host=CpuTarget.model_construct(**host),
+        startup_seconds=0.0,
+        script=ScriptFacts.model_construct(steps=int(blocks[:, 1].sum()), **script),
+    )
+    return measured_job(record, 1.0, whole_steps)
 
 
 class Window(NamedTuple):

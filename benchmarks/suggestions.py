@@ -26,14 +26,8 @@ from scipy.special import stdtrit
 from torch import nn
 from torch.utils.data import default_collate
 
-from photofinish.answer.remedies import (
-    Gain,
-    Remedy,
-    larger_batch,
-    loader_remedies,
-    step_speedup,
-)
-from photofinish.answer.step_costs import PARTS, StepCosts
+from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_speedup
+from photofinish.answer.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
@@ -364,29 +358,41 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
     """Return the suggested change, or any if `by` is None."""
     epochs, size = _epoch_seconds(trainer), trainer.training.batch_size
     same, other = measure_steps(trainer, SamplePlan(10, 5), _LARGER * size)
-    timings: Any = SimpleNamespace(
+    settings: Any = SimpleNamespace(
+        batch_size=size,
+        dataset="planted",
+        workers=getattr(trainer.experiment.input, "workers", None),
+        persistent_workers=getattr(trainer.experiment.input, "persistent_workers", False),
+    )
+    job: Any = SimpleNamespace(
+        name="planted",
+        settings=settings,
         loader=found,
-        planned_epochs=trainer.experiment.epochs,
+        epochs=trainer.experiment.epochs,
         startup_seconds=0.0,
         once_seconds=0.0,
         passes_seconds=sum(epochs),
-        measured_epoch_seconds=statistics.fmean(epochs),
-        epoch_by_parts=SimpleNamespace(values=epochs),
-        epoch_seconds=epochs,
-        median_step_seconds=same.median_seconds,
         steady_state=same,
-        training_image_count=trainer.training.image_count,
+        samples=trainer.training.image_count,
     )
-    attribution: Any = SimpleNamespace(
-        parts=SimpleNamespace(median_seconds=dict.fromkeys(PARTS.values(), 0.0)),
-        other_batch=other,
-        other_batch_images=_LARGER * size,
+    attribution: Any = SimpleNamespace(other_batch=other, other_batch_images=_LARGER * size)
+    seconds = [each / trainer.steps_per_epoch for each in epochs]
+    low, high = np.quantile(seconds, [0.1, 0.9])
+    costs = StepCosts(
+        settings=settings,
+        attribution=attribution,
+        parts_seconds={},
+        loading_seconds=0.0,
+        input_seconds=0.0,
+        step_alone_seconds=same.median_seconds,
+        fixed_seconds=0.0,
+        epoch_share_seconds=statistics.fmean(seconds),
+        epoch_share_spread=(float(low), float(high)),
     )
-    costs = StepCosts(trainer.experiment, timings, attribution, 0.0)
-    run: Any = SimpleNamespace(experiment="planted", timings=timings)
-    remedies = loader_remedies(run, trainer.experiment)
+    remedies = loader_remedies(job)
     if by == "batch size":
-        remedies = [each for each in (larger_batch(run, costs),) if each.is_worth_it(run.timings)]
+        remedy = larger_batch(job, costs)
+        remedies = [remedy] if remedy.is_worth_it(job) else []
     return next((remedy for remedy in remedies if by in (None, remedy.by)), None)
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from _start import run_stage, working
 
-from photofinish.answer.comparison import read_pair, read_script_pair, with_settings
+from photofinish.answer.comparison import compare
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.reporting.report import write_for_dvc, write_report
+from photofinish.results.measured_jobs import read_script
 from photofinish.results.references import read_references
+from photofinish.results.training_jobs import read_experiment, with_references
 from photofinish.stage.process import end_with_parent
 from photofinish.tracking.client import Tracker
 
@@ -36,9 +38,10 @@ def main() -> None:
     with working("comparing"), Tracker() as tracker:
         plan = read_plan(args.plan, ComparePlan)
         references = read_references(args.references, plan.references)
-        pairs = [read_pair(name, args.results / name) for name in plan.experiments]
-        pairs = with_settings(pairs, plan, references)
-        scripts = [read_script_pair(one, args.results / one.name, plan) for one in plan.scripts]
+        jobs = [read_experiment(name, args.results / name) for name in plan.experiments]
+        pairs = [compare(pair, plan) for pair in with_references(jobs, references)]
+        runs = [read_script(script, args.results / script.name) for script in plan.scripts]
+        scripts = [compare(pair, plan) for pair in runs]
         write_report(pairs, args.out, scripts)
         write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
         names = [*plan.experiments, *(script.name for script in plan.scripts)]

@@ -12,7 +12,8 @@ from photofinish.config.metrics import MetricsPlan
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
-from photofinish.results.records import DEVICE_LABELS, MODEL
+from photofinish.results.records import MODEL
+from photofinish.results.trained import DEVICE_LABELS
 from photofinish.stage.process import end_with_parent
 
 

@@ -27,7 +27,7 @@ from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.scratch import scratch_steps
 from photofinish.results.learned import weights_of
-from photofinish.results.records import FirstStep
+from photofinish.results.trained import FirstStep
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.runs.training import check_repeat

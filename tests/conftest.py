@@ -36,6 +36,7 @@ from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.machine.load import LoadWindow
+from photofinish.results.trained import ClassScores, DeviceEvaluation, DeviceLabel, FirstStep
 
 if TYPE_CHECKING:
     from result_files import DeviceResult
@@ -227,16 +228,16 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
     from result_files import Missing, whole_epoch
 
-    from photofinish.answer.result import Predictions, Trained
     from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
-    from photofinish.results.job_times import Timings
+    from photofinish.results.measured import TrainedRecords
+    from photofinish.results.trained import Predictions
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
 
     def make(
         name: str = "small-mlp",
-        device: records.DeviceLabel = "cpu",
+        device: DeviceLabel = "cpu",
         *,
         epoch_seconds: tuple[float, ...] = (2.0, 4.0, 3.0),
         total_seconds: float = 30.0,
@@ -275,7 +276,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         part = whole_epoch(
             float(np.median(every)), steps, steps * parts.get("waiting_seconds", 0.0)
         )
-        timings = Timings(
+        times = records.TrainingTimes(
             host=cpu_host,
             host_name="workbench",
             device_name=device_name,
@@ -293,16 +294,15 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             images_per_second=600 / part.seconds,
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
-            steady_state=measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds),
             overhead=pass_times.Overhead(seconds=0.0, checkpoint_seconds=0.0),
             load=load,
-            measured_load=load,
-            parts=(part,),
-            epoch_steps=steps,
-            attribution=attribution,
         )
-        one_class = records.ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
-        scores = records.DeviceEvaluation(
+        steady_state = measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds)
+        of_steps = measurements.StepMeasurements(
+            parts=(part,), epoch_steps=steps, steady_state=steady_state, attribution=attribution
+        )
+        one_class = ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
+        scores = DeviceEvaluation(
             weights_sha256=trained.weights_sha256,
             main="test_accuracy",
             test_accuracy=accuracy,
@@ -315,7 +315,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5)
             for epoch in range(1, len(epoch_seconds) + 1)
         ]
-        first_step = records.FirstStep(
+        first_step = FirstStep(
             batch_order_sha256="1" * 64,
             first_batch_sha256="2" * 64,
             loss=0.7,
@@ -326,7 +326,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
         )
         predictions = Predictions(np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
-        return Trained(name, trained, timings, history, scores, first_step, predictions)
+        return TrainedRecords(
+            name, trained, times, of_steps, load, history, scores, first_step, predictions
+        )
 
     return make
 

@@ -12,9 +12,7 @@ import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
-from photofinish.answer.comparison import Comparison, pair_of_trainings, with_settings
-from photofinish.answer.result import Result, Trained
-from photofinish.config.base import Record
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import Experiment
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
@@ -22,10 +20,23 @@ from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.reporting.sentences import Verdict
 from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
-from photofinish.results.measured import MEASURED_FOLDER, Measured, write_measured
+from photofinish.results.measured import MEASURED_FOLDER, Measured, TrainedRecords, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
 from photofinish.results.timed_parts import TimedPart
+from photofinish.results.trained import (
+    DEVICE_LABELS,
+    DeviceEvaluation,
+    DeviceLabel,
+    SeedRun,
+    SeedScores,
+)
+from photofinish.results.training_jobs import (
+    job_of_training,
+    pair_of_trainings,
+    read_experiment,
+    with_references,
+)
 
 BUSY = LoadWindow(
     wall_seconds=10.0,
@@ -58,16 +69,16 @@ class Missing:
     """Device that did not train."""
 
     experiment: str
-    device: records.DeviceLabel
+    device: DeviceLabel
     settings: Experiment
     reason: str = "made up"
 
 
-DeviceResult = Trained | Missing
-as_result = Result.of_training
+DeviceResult = TrainedRecords | Missing
+job_of = job_of_training
 
 
-def changed_history(result: Trained, **columns: Sequence[float]) -> list[EpochMetrics]:
+def changed_history(result: TrainedRecords, **columns: Sequence[float]) -> list[EpochMetrics]:
     """Replace columns of the history."""
     rows = zip(*columns.values(), strict=True)
     return [
@@ -76,43 +87,44 @@ def changed_history(result: Trained, **columns: Sequence[float]) -> list[EpochMe
     ]
 
 
-def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> Trained:
+def trained(make_result: MakeResult, *arguments: Any, **settings: Any) -> TrainedRecords:
     """Make the result of a device that trained."""
     result = make_result(*arguments, **settings)
-    assert isinstance(result, Trained)
+    assert isinstance(result, TrainedRecords)
     return result
 
 
-def trained_of(result: Trained | Result) -> Trained:
-    if isinstance(result, Trained):
-        return result
-    assert result.trained
-    return result.trained
-
-
-def with_record(result: Trained | Result, **changed: Any) -> Trained:
-    result = trained_of(result)
+def with_record(result: TrainedRecords, **changed: Any) -> TrainedRecords:
     return replace(result, record=result.record.model_copy(update=changed))
 
 
-def with_timings(result: Trained | Result, **changed: Any) -> Trained:
-    result = trained_of(result)
-    return replace(result, timings=result.timings.model_copy(update=changed))
+def with_timings(result: TrainedRecords, **changed: Any) -> TrainedRecords:
+    """Change times of the training, or of its steps."""
+    assert result.steps
+    load = changed.pop("measured_load", result.measured_load)
+    of_steps = {name: changed[name] for name in changed if name in type(result.steps).model_fields}
+    times = {name: changed[name] for name in changed if name not in of_steps}
+    assert {*times} <= {*type(result.times).model_fields}
+    return replace(
+        result,
+        times=result.times.model_copy(update=times),
+        steps=result.steps.model_copy(update=of_steps),
+        measured_load=load,
+    )
 
 
-def with_seeds(result: Trained, *accuracies: float) -> Trained:
+def with_seeds(result: TrainedRecords, *accuracies: float) -> TrainedRecords:
     """Add seeds whose validation and test accuracies are these."""
     scores, runs = [], []
     for seed, accuracy in enumerate(accuracies, 1):
         given = {"seed": seed, "main": "test_accuracy", "test_accuracy": accuracy, "test_loss": 0.5}
-        scores.append(records.SeedScores.model_validate(given))
+        scores.append(SeedScores.model_validate(given))
         history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
-        runs.append(records.SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
-    timings = result.timings.model_copy(
-        update={"seeds": ((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs)}
-    )
+        runs.append(SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
+    result = with_timings(result, seeds=((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs))
+    assert result.scores
     judged = result.scores.model_copy(update={"seeds": tuple(scores)})
-    return replace(result, scores=judged, timings=timings, seed_runs=tuple(runs))
+    return replace(result, scores=judged, seed_runs=tuple(runs))
 
 
 def paired(
@@ -124,22 +136,24 @@ def paired(
     gpus = {result.experiment: result for result in results if result.device == "gpu"}
     pairs = []
     for cpu in results:
-        if isinstance(cpu, Trained) and cpu.device == "cpu":
+        if isinstance(cpu, TrainedRecords) and cpu.device == "cpu":
             gpu = gpus.get(cpu.experiment, Missing(cpu.experiment, "gpu", cpu.record.experiment))
             trained_gpu, why = (None, gpu.reason) if isinstance(gpu, Missing) else (gpu, None)
             pairs.append(pair_of_trainings(cpu, trained_gpu, why))
-    return with_settings(pairs, settings or Comparing(), references)
+    return [compare(pair, settings) for pair in with_references(pairs, references)]
 
 
 def pair_of(
-    cpu: DeviceResult | Result,
-    gpu: DeviceResult | Result | None = None,
-    settings: Comparing | None = None,
+    cpu: DeviceResult, gpu: DeviceResult | None = None, settings: Comparing | None = None
 ) -> Comparison:
     """Compare one experiment, without a GPU by default."""
-    runs = [run.trained if isinstance(run, Result) else run for run in (cpu, gpu)]
-    (pair,) = paired([run for run in runs if run], settings)
+    (pair,) = paired([cpu, gpu] if gpu else [cpu], settings)
     return pair
+
+
+def read_pair(name: str, folder: Path, settings: Comparing | None = None) -> Comparison:
+    """Compare an experiment as the stages left it in its folder."""
+    return compare(read_experiment(name, folder), settings)
 
 
 def whole_epoch(seconds: float, steps: float, waiting_seconds: float = 0.0) -> TimedPart:
@@ -199,23 +213,20 @@ def write_result(results: Path, result: DeviceResult) -> Path:
         records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, records.Untimed())
         return folder
     records.write_record(folder / records.MODEL / records.RECORD, result.record)
-    times, measured = taken_apart(result)
-    records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, times)
-    write_measured(folder / MEASURED_FOLDER, measured)
+    records.write_record(folder / records.TIMINGS_FOLDER / records.TIMINGS, result.times)
+    write_measured(folder / MEASURED_FOLDER, measured_of(result))
     records.write_history(folder / records.MODEL, result.history)
     return folder
 
 
-def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
-    """Return the records of training and measuring, which `timings` joins."""
-
-    def given(schema: type[Record]) -> dict[str, Any]:
-        return {name: getattr(result.timings, name) for name in schema.model_fields}
-
-    times = records.TrainingTimes(**given(records.TrainingTimes))
-    measured = Measured(
-        **given(Where),
-        **given(measurements.StepMeasurements),
+def measured_of(result: TrainedRecords) -> Measured:
+    """Return the record of `measure` for a result."""
+    times = result.times
+    assert result.steps
+    where = {name: value for name, value in times if name in Where.model_fields}
+    return Measured(
+        **where,
+        **dict(result.steps),
         job=result.experiment,
         device=result.device,
         training=result.record,
@@ -226,12 +237,11 @@ def taken_apart(result: Trained) -> tuple[records.TrainingTimes, Measured]:
         steps_taken=pass_times.StepsTaken(kind="eager", at_once=1, why="made up"),
         first_step=result.first_step,
         peak_memory_bytes=times.peak_memory_bytes,
-        load=result.timings.measured_load,
+        load=result.measured_load,
     )
-    return times, measured
 
 
-def write_trained(results: Path, result: Trained) -> Path:
+def write_trained(results: Path, result: TrainedRecords) -> Path:
     """Write the result with weights that fit the network."""
     from photofinish.models.registry import build_model
     from photofinish.results.learned import weights_of
@@ -243,7 +253,7 @@ def write_trained(results: Path, result: Trained) -> Path:
     complete = replace(
         result,
         record=record.model_copy(update={"weights_sha256": sha256_of_bytes(weights)}),
-        timings=result.timings.model_copy(
+        times=result.times.model_copy(
             update={"packages": package_versions(), "host_name": platform.node()}
         ),
     )
@@ -252,7 +262,7 @@ def write_trained(results: Path, result: Trained) -> Path:
     return folder
 
 
-def write_scores(results: Path, result: Trained) -> None:
+def write_scores(results: Path, result: TrainedRecords) -> None:
     """Write scores of the weights that are there."""
     training = records.read_training(results / result.experiment / result.device / records.MODEL)
     assert isinstance(training, records.TrainingRecord)
@@ -267,11 +277,11 @@ def write_scores(results: Path, result: Trained) -> None:
 
 def write_results(results: list[DeviceResult], folder: Path) -> None:
     """Write both devices' results of an experiment."""
-    scores: dict[records.DeviceLabel, records.DeviceEvaluation] = {}
+    scores: dict[DeviceLabel, DeviceEvaluation] = {}
     predictions = pd.DataFrame()
     for result in results:
         write_result(folder, result)
-        if isinstance(result, Trained):
+        if isinstance(result, TrainedRecords):
             scores[result.device] = result.scores
             predictions["actual"] = result.predictions.actual
             predictions[result.device] = result.predictions.predicted
@@ -292,14 +302,14 @@ def several_results(
     return [
         lively(make_result, f"digits-network-{index}", device, index, unavailable=not gpu)
         for index in range(count)
-        for device in records.DEVICE_LABELS
+        for device in DEVICE_LABELS
     ]
 
 
 def lively(
     make_result: MakeResult,
     name: str,
-    device: records.DeviceLabel,
+    device: DeviceLabel,
     index: int,
     *,
     unavailable: bool,

@@ -18,10 +18,10 @@ import pytest
 import torch
 import warm_python
 from conftest import MakeExperiment, digits_plan, learnable_images, run_command
+from result_files import read_pair
 from training_process import STAGE
 from training_stage import TrainingStage, clean_environment
 
-from photofinish.answer.comparison import read_pair
 from photofinish.commands.ask import ask
 from photofinish.config.experiment import Experiment
 from photofinish.data.packed import PackedSplit
@@ -36,6 +36,7 @@ from photofinish.reporting.ask_files import AskFiles
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
+from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.run_script import Limits, Watched, watch
 
 pytestmark = pytest.mark.slow
@@ -136,7 +137,7 @@ def results(
     process = on_cpu.fork()
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    learned: dict[records.DeviceLabel, Path]
+    learned: dict[DeviceLabel, Path]
     learned = {"cpu": on_cpu.out / records.MODEL, "gpu": on_gpu.out / records.MODEL}
     judged = evaluate("small", learned, PackedSplit(on_cpu.data))
     write_evaluation(judged, on_cpu.out.with_name(records.EVALUATED))

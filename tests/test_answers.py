@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
-from result_files import as_result, pair_of, trained, with_record
+from result_files import job_of, pair_of, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
@@ -43,14 +43,12 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
     def make(seconds: float, *remedies: Remedy, threads: int = 8, **settings: Any) -> Comparison:
         run = trained(make_result, "mlp", epoch_seconds=(seconds,) * 5)
         run = with_record(run, experiment=make_experiment(**settings))
-        host = run.timings.host.model_copy(update={"threads": threads})
-        run = replace(run, timings=run.timings.model_copy(update={"host": host}))
+        host = run.times.host.model_copy(update={"threads": threads})
+        run = with_timings(run, host=host)
         found = tuple(
-            Diagnosis("an epoch", "input-bound", as_result(run), (each,)) for each in remedies
+            Diagnosis("an epoch", "input-bound", job_of(run), (each,)) for each in remedies
         )
-        pair = pair_of(run)
-        vars(pair)["diagnoses"] = {"cpu": found}
-        return pair
+        return replace(pair_of(run), diagnoses={"cpu": found})
 
     return make
 

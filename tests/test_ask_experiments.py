@@ -12,9 +12,8 @@ from conftest import MakeResult, MakeRun
 from result_files import trained
 from training_process import measure_here
 
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide
-from photofinish.answer.result import Result
 from photofinish.answer.times import job_time
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
@@ -24,9 +23,11 @@ from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.model_words import model_text
-from photofinish.results.measured_job import experiment_job
+from photofinish.results.job import JobPair
+from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.results.references import reference_of
 from photofinish.results.timed_parts import TimedPart, epoch_by_parts
+from photofinish.results.training_jobs import with_references
 from photofinish.scripts.run_script import Limits
 
 
@@ -46,48 +47,45 @@ def test_a_measurement_answers_for_all_epochs_and_seeds(
     measured = measure_here(run, seconds)
     assert [path.name for path in tmp_path.rglob("*.*")] == ["measured.json"]
     assert measured.training
-    timings = experiment_job(measured, run.experiment)
-    assert timings.planned_epochs == 12
-    assert timings.timed.of == 12 * -(-measured.training.samples["train"] // batch_size)
+    job = job_of_experiment(measured, run.experiment)
+    assert job.epochs == 12
+    assert job.timed.of == 12 * -(-measured.training.samples["train"] // batch_size)
     assert {part.holds for part in measured.parts} == expected
-    assert timings.median_step_seconds < 1.01 * timings.median_epoch_seconds
+    assert job.median_step_seconds < 1.01 * job.median_epoch_seconds
     assert measured.operations
     assert measured.first_step
-    low, high = job_time(timings).interval
-    assert low < timings.whole_seconds < high
-    assert timings.seeds_seconds == pytest.approx(timings.whole_seconds - timings.once_seconds)
-    result = Result("small", "cpu", timings, "fp32", None, measured.training)
-    pair = Comparison(result, None, settings=Comparing(accelerators=("T4",)))
+    low, high = job_time(job).interval
+    assert low < job.whole_seconds < high
+    assert job.seeds_seconds == pytest.approx(job.whole_seconds - job.once_seconds)
+    pair = compare(JobPair(job), Comparing(accelerators=("T4",)))
     worth = decide(pair).worth
-    assert worth.here.seconds in (timings.whole_seconds, timings.job_seconds)
+    assert worth.here.seconds in (job.whole_seconds, job.job_seconds)
 
 
 def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_first_step(
     make_run: MakeRun, make_result: MakeResult
 ) -> None:
-    measured = measure_here(run := make_run(epochs=2), 1e-6)
+    measured = measure_here(make_run(epochs=2), 1e-6)
     assert measured.first_step
     assert measured.training
-    times, step = experiment_job(measured, run.experiment), measured.first_step
-    cpu = Result("small", "cpu", times, "fp32", None, measured.training)
+    step, record = measured.first_step, measured.training
+    cpu = job_of_experiment(measured, record.experiment)
     outputs = {part: (norm * (1 + 1e-9), *sums) for part, (norm, *sums) in step.outputs.items()}
     found = []
     for changes in ({}, {"outputs": outputs}, {"first_batch_sha256": "e"}):
-        there = times.model_copy(update={"first_step": step.model_copy(update=changes)})
-        found.append(model_text(Comparison(cpu, replace(cpu, device="gpu", timings=there))))
+        gpu = replace(cpu, device="gpu", first_step=step.model_copy(update=changes))
+        found.append(model_text(compare(JobPair(cpu, gpu))))
     assert found == [
         "yes, bit for bit (first step)",
         "yes, within rounding (first step)",
         "no, the first step differs (first batch)",
     ]
-    none = times.model_copy(update={"first_step": None})
-    missing = model_text(Comparison(cpu, replace(cpu, device="gpu", timings=none)))
+    missing = model_text(compare(JobPair(cpu, replace(cpu, device="gpu", first_step=None))))
     assert missing == "not checked, as no first step was recorded on both devices"
-    gpu = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
-    record = measured.training.model_copy(update={"device": "gpu"})
-    parts = record, gpu.timings, gpu.scores, gpu.history
-    reference = reference_of("small", *parts, first_step=step)
-    text = model_text(Comparison(cpu, None, references=(reference,)))
+    there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
+    record = record.model_copy(update={"device": "gpu"})
+    there = replace(there, record=record, first_step=step)
+    text = model_text(compare(*with_references([JobPair(cpu)], [reference_of(there)])))
     assert text == "yes so far* (first step, Made-Up 100)"
 
 

@@ -26,7 +26,7 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.sentences import verdict
-from photofinish.results.measured import FirstScriptSteps
+from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
 from photofinish.scripts.script_record import files_of, measured_script, named_files
@@ -124,8 +124,8 @@ def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
 def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
     plant(loading(20, 0.1, "cuda"), loading(80, 0.1, "cpu"))
     (answer,) = asked(Length("epochs", 10, "--epochs"))
-    epochs = {name: record["job_epoch_steps"] for name, record in answer["records"].items()}
-    assert epochs == {"cpu": 80, "gpu": 20}
+    passes = {each["of"]: each for each in answer["answer"]["speedups"]}["epoch"]
+    assert (passes["cpu_seconds"], passes["gpu_seconds"]) == pytest.approx((8.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,8 @@ def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> Non
         process.counts = counts(images)
     plant(*runs)
     (answer,) = asked(Length("max_steps", 1000, "--steps"))
-    steps = {
-        name: record["job_epochs"] * record["job_epoch_steps"]
-        for name, record in answer["records"].items()
-    }
-    assert steps == {"cpu": 1000, "gpu": 250}
+    passes = {each["of"]: each for each in answer["answer"]["speedups"]}["epoch"]
+    assert (passes["cpu_seconds"], passes["gpu_seconds"]) == pytest.approx((100.0, 25.0))
 
 
 def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(

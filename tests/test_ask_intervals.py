@@ -7,15 +7,14 @@ import random
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from conftest import MakeResult
-from result_files import STEP, taken_apart, trained
+from result_files import STEP, measured_of, trained
 from watched_scripts import block, figures_of, process_of
 
-from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.decision import decide
 from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.estimates import LAUNCH_SECONDS
@@ -27,15 +26,15 @@ from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.reporting.causes import estimate_hints
 from photofinish.results import pass_times
-from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import MeasuredJob, experiment_job, measured_job, script_job
+from photofinish.results.job import Job, JobPair
+from photofinish.results.measured_jobs import job_of_experiment, job_of_script, measured_job
 from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_lines import Loader
 from photofinish.scripts.script_record import measured_script
 
 STEPS = 1000
-Asked = Callable[[Sequence[float]], MeasuredJob]
+Asked = Callable[[Sequence[float]], Job]
 
 
 @pytest.fixture
@@ -44,13 +43,13 @@ def asked(cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Asked:
     monkeypatch.setattr(pass_times, "git_commit", lambda: None)
     monkeypatch.setattr(pass_times, "package_versions", dict)
 
-    def asked(step_seconds: Sequence[float]) -> MeasuredJob:
+    def asked(step_seconds: Sequence[float]) -> Job:
         warm_up = [1.0] * (3 if len(step_seconds) > 2 else 1)
         process = process_of([*warm_up, *step_seconds])
         process.add({"kind": "length", "name": "max_steps", "value": STEPS, "by": "--steps"})
         figures = figures_of(process)
         run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), None)
-        return script_job(measured_script("job", run, "cpu", cpu_host))
+        return job_of_script(measured_script("job", run, "cpu", cpu_host))
 
     return asked
 
@@ -91,8 +90,8 @@ def compared(cpu_host: CpuTarget) -> Callable[..., Comparison]:
         run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
         measured = measured_script("job", run, "cpu", cpu_host)
         validation = {"validation_step_seconds": 20 * validation_share}
-        result = result_of_script(measured_job(measured.model_copy(update=validation), 50, 100))
-        return Comparison(result, None, settings=Comparing(accelerators=("T4",)))
+        job = measured_job(measured.model_copy(update=validation), 50, 100)
+        return compare(JobPair(job), Comparing(accelerators=("T4",)))
 
     return compared
 
@@ -137,7 +136,7 @@ def test_a_validation_that_was_timed_once_widens_the_range_of_all(
 ) -> None:
     widths = []
     for share in (0.0, 0.2, 1.0):
-        low, high = job_time(compared(32, validation_share=share).cpu.timings).interval
+        low, high = job_time(compared(32, validation_share=share).cpu).interval
         widths.append(high / low)
     assert widths == sorted(set(widths))
     assert widths[2] == pytest.approx(
@@ -196,7 +195,7 @@ def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidd
     pair = compared(32, 4, first_wait=0.2)
     said = {}
     for names in (("T4",), ("T4", "H100"), ("H100",)):
-        both = replace(pair, settings=Comparing(accelerators=names))
+        both = compare(JobPair(pair.cpu), Comparing(accelerators=names))
         decision = decide(both)
         hints = [*suggestion(both, decision, None)]
         assert hints == [line for line in estimate_hints(both, decision) if "loading" in line]
@@ -253,12 +252,12 @@ def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count:
     given = {"epoch": 0, "holds": "steps", "steps": 1.0}
     parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
     made_up = trained(make_result)
-    _, measured = taken_apart(made_up)
+    measured = measured_of(made_up)
     job = made_up.record.experiment.model_copy(update={"epochs": 20})
 
-    def times(parts: list[TimedPart]) -> JobTimes:
+    def times(parts: list[TimedPart]) -> Job:
         changed = {"parts": tuple(parts), "epoch_steps": 50.0}
-        return experiment_job(measured.model_copy(update=changed), job)
+        return job_of_experiment(measured.model_copy(update=changed), job)
 
     assert len(times(parts).pass_seconds) == count
     (low, high), (more_low, less_high) = (

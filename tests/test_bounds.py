@@ -13,21 +13,22 @@ from result_files import (
     BUSY,
     QUIET,
     STEP,
-    as_result,
+    job_of,
     made_up_attribution,
     pair_of,
     resident_tried,
     text_of,
     trained,
     whole_epoch,
+    with_timings,
 )
 
 from photofinish.answer.bounds import speedup_bounds
-from photofinish.answer.result import Trained
 from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
 
@@ -41,7 +42,7 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
 
     def make(
         waiting: float = 0.09, workers: int | None = 0, epochs: int = 5, **changed: Any
-    ) -> Trained:
+    ) -> TrainedRecords:
         attribution = changed.pop("attribution", made_up_attribution(waiting=waiting))
         epoch_seconds = changed.pop("epoch_seconds", (STEPS * (waiting + 0.01),) * epochs)
         total_seconds = changed.pop("total_seconds", 2.5 + sum(epoch_seconds))
@@ -60,18 +61,17 @@ def on_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         )
         given = {"startup_seconds": 2.25, "training_image_count": 608}
         given |= parts_of(epoch_seconds[0], waiting)
-        timings = result.timings.model_copy(update=given | changed)
-        return replace(result, record=record, timings=timings)
+        return replace(with_timings(result, **given | changed), record=record)
 
     return make
 
 
-def epoch_bound(run: Trained) -> Any:
-    return speedup_bounds(as_result(run)).epoch
+def epoch_bound(run: TrainedRecords) -> Any:
+    return speedup_bounds(job_of(run)).epoch
 
 
 def test_an_epoch_keeps_its_loading_and_the_job_its_start_up_too(on_cpu: Any) -> None:
-    found: Any = speedup_bounds(as_result(on_cpu(waiting=0.09)))
+    found: Any = speedup_bounds(job_of(on_cpu(waiting=0.09)))
     assert found.epoch.as_measured == pytest.approx(100 / 90)
     assert found.epoch.at_most == pytest.approx(100 / 90)
     whole_seconds, loading_seconds = 2.5 + 5 * STEPS * 0.1, 5 * STEPS * 0.09
@@ -131,11 +131,11 @@ def parts_of(epoch_seconds: float, waiting: float = 0.09) -> dict[str, Any]:
 
 def test_loading_never_takes_longer_than_a_faster_training(on_cpu: Any) -> None:
     run = on_cpu(epoch_seconds=(STEPS * 0.1 * 0.85,) * 5, **parts_of(STEPS * 0.1))
-    found: Any = speedup_bounds(as_result(run))
+    found: Any = speedup_bounds(job_of(run))
     assert found.epoch.as_measured == pytest.approx(100 / 90)
     assert found.job.measured_seconds < found.job.whole_seconds
     measured = {"load": (BUSY,), "measured_load": (QUIET,), **parts_of(STEPS * 0.1)}
-    busy: Any = speedup_bounds(as_result(on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, **measured)))
+    busy: Any = speedup_bounds(job_of(on_cpu(epoch_seconds=(STEPS * 0.2,) * 5, **measured)))
     assert busy.epoch.measured_seconds == pytest.approx(STEPS * 0.09)
 
 
@@ -212,7 +212,7 @@ def test_a_device_that_computes_in_no_time_seldom_beats_the_bound(
             total_seconds=started + sum(epochs),
             parts=[part(measured) for _ in range(batches)],
         )
-        found, really = speedup_bounds(as_result(run)), loading(here, 5, STEPS).sum(axis=1)
+        found, really = speedup_bounds(job_of(run)), loading(here, 5, STEPS).sum(axis=1)
         if found.epoch and found.job:
             bounds += 1
             beaten_of_epoch += np.mean(epochs) / np.mean(really) > found.epoch.at_most

@@ -13,11 +13,12 @@ from result_files import (
     BUSY,
     QUIET,
     DeviceResult,
-    as_result,
+    job_of,
     made_up_attribution,
+    measured_of,
     pair_of,
     paired,
-    taken_apart,
+    read_pair,
     text_of,
     trained,
     with_record,
@@ -26,10 +27,8 @@ from result_files import (
     write_results,
 )
 
-from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
 from photofinish.answer.diagnosis import diagnose
-from photofinish.answer.result import Trained
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
@@ -39,6 +38,7 @@ from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
+from photofinish.results.trained import SeedRun
 from photofinish.tracking.documents import training_document
 
 REASON = "no accelerator: cuda: no driver"
@@ -112,8 +112,8 @@ def test_results_are_read_as_they_were_written(
     read = read_pair("small-mlp", tmp_path / "small-mlp")
     assert comparison_rows([read]) == comparison_rows(paired(written))
     assert history_rows([read]) == history_rows(paired(written))
-    records_read = [run.record for run in read.trained]
-    assert records_read == [each.record for each in written if isinstance(each, Trained)]
+    of_written = paired(written)[0]
+    assert [job.settings for job in read.trained] == [job.settings for job in of_written.trained]
 
 
 def test_a_record_that_cannot_be_read_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_result_without_scores_of_its_weights_is_named(
     if lacks == "its weights":
         devices["gpu"] = devices["gpu"].model_copy(update={"weights_sha256": "e" * 64})
     else:
-        run = records.SeedRun(seed=1, weights_sha256="c" * 64, history=())
+        run = SeedRun(seed=1, weights_sha256="c" * 64, history=())
         learned = tmp_path / "small-mlp" / "gpu" / records.MODEL
         record = records.read_training(learned)
         several = record.experiment.model_copy(update={"seeds": 2})
@@ -181,9 +181,10 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     load = {"train": (QUIET,), "measure": (QUIET,)} | {busy_stage: (BUSY,)}
     made = trained(make_result, attribution=made_up_attribution(0.05), load=load["train"])
     folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
-    result = replace(made, timings=read_trained(folder)[0])
-    assert (job_time(result.timings).interval[1] == math.inf) is (busy_stage == "train")
-    (found,) = diagnose(as_result(result))
+    times, steps = read_trained(folder)
+    result = replace(made, times=times, steps=steps, measured_load=steps.load)
+    assert (job_time(job_of(result)).interval[1] == math.inf) is (busy_stage == "train")
+    (found,) = diagnose(job_of(result))
     assert (found.not_known == BUSY_STEPS) is (busy_stage == "measure")
     text = text_of(verdict(pair_of(result)))
     assert ("so the CPU's times may be too long" in text) is (busy_stage == "train")
@@ -204,7 +205,7 @@ def test_a_measurement_that_is_not_of_the_training_names_the_stage_to_run(
             update={"experiment": experiment.model_copy(update={"batch_size": 7})}
         ),
     }
-    _, measured = taken_apart(result)
+    measured = measured_of(result)
     seed = measured.model_copy(update={"training": others["seed"]})
     write_measured(folder / "measured", seed)
     assert read_trained(folder)
@@ -245,8 +246,8 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
 
 
 def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult) -> None:
-    pair = pair_of(make_result(), make_result(device="gpu"))
-    (other,) = with_settings([pair], Comparing(target_accuracy=0.5), ())
+    results = make_result(), make_result(device="gpu")
+    pair, other = pair_of(*results), pair_of(*results, Comparing(target_accuracy=0.5))
     assert other.compared == pair.compared
     assert pair.uses["cpu"].target is None
     assert other.uses["cpu"].target

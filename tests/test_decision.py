@@ -14,6 +14,7 @@ from conftest import MakeResult
 from result_files import (
     BUSY,
     STEP,
+    job_of,
     made_up_attribution,
     pair_of,
     paired,
@@ -24,11 +25,10 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.answer.candidates import Candidate, Runs, candidates
+from photofinish.answer.candidates import Candidate, Runs
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.grid import grid
-from photofinish.answer.result import Trained
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_options import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -42,12 +42,13 @@ from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.job_pictures import job_pictures
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
-from photofinish.results.records import DeviceLabel
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.references import reference_of
+from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.script_record import WholeJob
 from photofinish.wording import with_article
 
-Job = Callable[..., Trained]
+Job = Callable[..., TrainedRecords]
 STARTUP_SECONDS = 2.5
 
 
@@ -55,7 +56,7 @@ STARTUP_SECONDS = 2.5
 def job(make_result: MakeResult) -> Job:
     """Make a job of so many seconds, with 2.5 s of start-up."""
 
-    def make(seconds: float, device: DeviceLabel = "cpu", **settings: Any) -> Trained:
+    def make(seconds: float, device: DeviceLabel = "cpu", **settings: Any) -> TrainedRecords:
         epoch_seconds = (seconds - STARTUP_SECONDS) / 5 - 0.1  # a validation takes 0.1 s
         return trained(
             make_result,
@@ -102,12 +103,11 @@ def test_one_measured_run_is_enough_for_a_clear_answer(
     assert worth.interval[0] < cpu / gpu < worth.interval[1]
 
 
-def with_references(cpu: Trained, *gpus: Trained, settings: Comparing | None = None) -> Comparison:
+def with_references(
+    cpu: TrainedRecords, *gpus: TrainedRecords, settings: Comparing | None = None
+) -> Comparison:
     """Compare a job with records of GPUs elsewhere."""
-    references = [
-        reference_of(gpu.experiment, gpu.record, gpu.timings, gpu.scores, [*gpu.history], "lab")
-        for gpu in gpus
-    ]
+    references = [reference_of(gpu, "lab") for gpu in gpus]
     (pair,) = paired([cpu], settings, references)
     return pair
 
@@ -200,18 +200,17 @@ def with_factors(gpus: list[Candidate], factors: dict[str, float]) -> list[Candi
 
 
 def test_no_gpu_is_named_for_the_luck_of_its_estimate(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job,
 ) -> None:
     """Estimates are off by 1.52 in nine of ten, each on its own. A T4 and an L4 cost the same."""
     step = HOUR_STEP.model_copy(update={"saved_tensor_bytes": 10**10})
     pair = pair_of(with_timings(job(1500.0), operations=step))
-    usual = {gpu.name: gpu for gpu in candidates(pair)}
+    usual = {gpu.name: gpu for gpu in pair.candidates}
     draw, off, held = random.Random(0), [], 0
     for _ in range(300):
         factors = {name: 1.52 ** (draw.gauss() / 1.645) for name in usual}
-        found = with_factors([*usual.values()], factors)
-        monkeypatch.setattr("photofinish.answer.word.candidates", lambda _, found=found: found)
-        worth = decide_rented([pair])
+        gpus = with_factors([*usual.values()], factors)
+        worth = decide_rented([replace(pair, candidates=tuple(gpus))])
         assert worth
         assert worth.gpu
         true_seconds, (low, high) = usual[worth.gpu.name].time.seconds, worth.gpu.time.interval
@@ -222,14 +221,13 @@ def test_no_gpu_is_named_for_the_luck_of_its_estimate(
 
 
 def test_of_gpus_with_the_best_answer_one_is_named_that_has_it_by_its_data_sheet_too(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+    job: Job,
 ) -> None:
     """A lucky T4 is cheaper than an L4 and seems to save enough, but not by its data sheet."""
     pair = pair_of(with_timings(job(840.0), operations=HOUR_STEP))
     assert decide(pair).gpu_name != "T4"
-    lucky = with_factors(candidates(pair), {"T4": 0.4})
-    monkeypatch.setattr("photofinish.answer.word.candidates", lambda _: lucky)
-    decision = decide(pair)
+    lucky = with_factors([*pair.candidates], {"T4": 0.4})
+    decision = decide(replace(pair, candidates=tuple(lucky)))
     assert (decision.answer, decision.gpu_name) == ("Probably yes", "L4")
 
 
@@ -241,7 +239,7 @@ def test_a_quiet_record_counts_before_one_of_a_busy_machine(job: Job) -> None:
     )
     worth = decide(with_references(job(6000.0), quiet, busy, settings=T4)).worth
     assert worth.gpu
-    assert worth.gpu.time.seconds == quiet.timings.whole_seconds
+    assert worth.gpu.time.seconds == job_of(quiet).whole_seconds
 
 
 def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range(job: Job) -> None:
@@ -263,7 +261,7 @@ def test_a_busy_device_that_wins_would_win_when_idle_too(job: Job) -> None:
 
 def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -> None:
     alone = with_timings(job(560.0), operations=HOUR_STEP)
-    seeds = with_timings(alone, seeds=(alone.timings.epochs,) * 9)
+    seeds = with_timings(alone, seeds=(alone.times.epochs,) * 9)
     assert decide(pair_of(alone, settings=T4)).answer == "No"
     assert decide(pair_of(seeds, settings=T4)).answer == "Probably yes"
     assert ": 93 min here, for all seeds, " in verdict(pair_of(seeds, settings=T4)).answer
@@ -311,7 +309,7 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep(job:
         cpu = with_timings(job(60.0 * minutes_here), operations=HOUR_STEP)
         changes = {"batch_size": batch_size, "accumulate": accumulate}
         experiment = cpu.record.experiment.model_copy(update=changes)
-        cpu = with_record(with_timings(cpu, seeds=(cpu.timings.epochs,)), experiment=experiment)
+        cpu = with_record(with_timings(cpu, seeds=(cpu.times.epochs,)), experiment=experiment)
         pairs.append(pair_of(cpu, settings=T4))
     decisions, drawn = decide_all(pairs), all_jobs(pairs, decide_all(pairs)).description
     cells: Any = grid(pairs, decisions)
@@ -334,7 +332,7 @@ def minutes(text: str) -> list[float]:
     return [float(number.replace(",", "")) * units[unit] for number, unit in found]
 
 
-def unevenly(cpu: Trained, *epoch_seconds: float, left: int = 75) -> Trained:
+def unevenly(cpu: TrainedRecords, *epoch_seconds: float, left: int = 75) -> TrainedRecords:
     """Train some epochs of many, with 2.5 s of start-up."""
     epochs = tuple(EpochTiming(each - 0.1, 0.1, 1.7e9) for each in epoch_seconds)
     total_seconds = STARTUP_SECONDS + sum(epoch_seconds)
@@ -447,7 +445,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     pictures = job_pictures(pair, decision)
     texts = [text_of(found), *bars(pair, decision)]
     texts += legend([(pair, decision)], found.lines, is_asked=False)
-    texts += [repaid_line(JobAnswer(whole, pair, decision)) or ""]
+    texts += [repaid_line(JobAnswer(whole, pair, decision, {})) or ""]
     texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
     record = answer_record(pair, found)
     text = "\n".join([*texts, all_jobs([pair], [decision]).description, record.model_dump_json()])
@@ -559,7 +557,9 @@ def test_fewer_epochs_are_what_to_do_where_the_accuracy_was_reached_long_before(
     assert "epochs" not in never.action
 
 
-def recorded_on_t4(cpu: Trained, seconds: Sequence[float], make_result: MakeResult) -> Comparison:
+def recorded_on_t4(
+    cpu: TrainedRecords, seconds: Sequence[float], make_result: MakeResult
+) -> Comparison:
     """Compare a job with a T4's record of these epochs."""
     name, total = accelerators()["T4"].full_name, STARTUP_SECONDS + sum(seconds)
     epochs = tuple(each - 0.1 for each in seconds)
@@ -635,7 +635,7 @@ def test_a_setting_is_changed_on_the_device_that_is_faster_with_it(
 ) -> None:
     """A step takes 10 ms, and its batch 80 ms on the CPU, which `resident` makes twice as fast."""
 
-    def waits(seconds: float, resident: float, kind: DeviceLabel) -> Trained:
+    def waits(seconds: float, resident: float, kind: DeviceLabel) -> TrainedRecords:
         epoch_seconds = 38 * (0.01 + seconds) + 0.1
         result = with_timings(
             job(STARTUP_SECONDS + 5 * epoch_seconds, kind),

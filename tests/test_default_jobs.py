@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, MakeResult
 from result_files import (
+    job_of,
     made_up_attribution,
     pair_of,
     paired,
@@ -20,9 +21,9 @@ from result_files import (
 )
 
 from photofinish.answer.decision import Decision, decide, decide_all
-from photofinish.answer.result import Trained
 from photofinish.config.loader import Params, read_params
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import Operations, SteadyState, StepParts
 from photofinish.results.references import Reference, read_references
 
@@ -97,7 +98,7 @@ def shipped() -> Params:
     return read_params(ROOT / "params.yaml")
 
 
-def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
+def cpu_result(make_result: MakeResult, name: str, speed: float) -> TrainedRecords:
     """Make the CPU's result of a shipped job on a machine of this speed."""
     given, experiment = MEASURED[name], shipped().experiments[name]
     startup_seconds, whole = given.startup_seconds / speed, given.epoch_seconds / speed
@@ -108,10 +109,9 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> Trained:
     # The epochs differ by 1 %, as they do on a quiet machine.
     seconds = tuple(whole * (0.99, 1.01)[epoch % 2] for epoch in range(epochs))
     made_up = trained(make_result, name, epoch_seconds=seconds)
-    timings = made_up.timings
     epochs_done = tuple(
         type(each)(each.training_seconds, given.validation_seconds / speed, 1.7e9)
-        for each in timings.epochs
+        for each in made_up.times.epochs
     )
     passes_seconds = sum(each.training_seconds + each.validation_seconds for each in epochs_done)
     step_seconds = tuple(part / speed for part in given.parts)
@@ -183,8 +183,8 @@ def test_each_job_of_params_yaml_has_its_answer_on_a_machine_of_any_speed(
 
 
 def test_the_longest_job_of_params_yaml_takes_about_an_hour(make_result: MakeResult) -> None:
-    timings = cpu_result(make_result, "pictures-resnet", 1.0).timings
-    assert 3000 < timings.whole_seconds < 5400
+    job = job_of(cpu_result(make_result, "pictures-resnet", 1.0))
+    assert 3000 < job.whole_seconds < 5400
 
 
 def test_compute_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:

@@ -15,8 +15,8 @@ from conftest import MakeExperiment, MakeResult
 from dvc.utils.hydra import apply_overrides
 from result_files import (
     BUSY,
-    as_result,
     in_turns,
+    job_of,
     made_up_attribution,
     pair_of,
     text_of,
@@ -27,7 +27,6 @@ from result_files import (
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
-from photofinish.answer.result import Trained
 from photofinish.answer.step_costs import fixed_share
 from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes, sentences
@@ -35,11 +34,12 @@ from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import InTurns, LoaderTimes, SteadyState, Tried, TriedWorkers
 from photofinish.results.pass_times import StepsTaken
 
 LOADER = {"name": "loader", "workers": 0}
-Change = Callable[..., Trained]
+Change = Callable[..., TrainedRecords]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
         step_seconds: float = 0.01,
         steps: int = 3,
         **parts: Any,
-    ) -> Trained:
+    ) -> TrainedRecords:
         attribution = made_up_attribution(**{"waiting": 0.001, **parts})
         in_turn_seconds = sum(part[0] for part in attribution.parts.model_dump().values())
         seconds = epoch_seconds or 38 * in_turn_seconds
@@ -69,14 +69,14 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
             attribution=attribution,
         )
         experiment: Experiment = make_experiment(epochs=5, **(settings or {}))
-        host = result.timings.host
+        host = result.times.host
         assert host.cpu
         assert host.software
         cpu = replace(host.cpu, usable_cores=4, cgroup_cores_limit=limit)
         software = replace(host.software, variables={})
         host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
         waits = 38 * attribution.parts.median_seconds["waiting_seconds"]
-        (part,) = result.timings.parts
+        (part,) = result.steps.parts
         update = {"steps": 38, "waiting_seconds": waits if device == "cpu" else None}
         return with_timings(
             with_record(result, experiment=experiment),
@@ -156,7 +156,7 @@ def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure(slow: Change
     turns = InTurns(base=once, changed=faster)
     bf16 = Tried(by="bf16", changes={"precision": "bf16"}, turns=turns)
     result = slow(waiting=0.002, tried=(bf16,))
-    assert only(diagnose(as_result(result))).no_remedy == "used well"
+    assert only(diagnose(job_of(result))).no_remedy == "used well"
 
 
 def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back(
@@ -165,7 +165,7 @@ def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back
     """A step takes 10 ms, 5 in bf16, and two workers bring a batch each 9 ms."""
     loads = {"waiting": 0.0, "epoch_seconds": 38 * 0.01, "timings": {"loader": by_two(0.009)}}
     result = slow(settings={"input": LOADER | {"workers": 2}}, **loads, **tried(bf16=5))
-    (remedy,) = only(diagnose(as_result(result))).remedies
+    (remedy,) = only(diagnose(job_of(result))).remedies
     assert remedy.by == "bf16"
     assert remedy.predicted == pytest.approx((10 / 9, 10 / 9))
 
@@ -173,7 +173,7 @@ def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back
 def test_a_jobs_gain_reaches_to_runs_whose_start_up_takes_another_time(
     make_result: MakeResult,
 ) -> None:
-    times = trained(make_result).timings
+    times = job_of(trained(make_result))
     once, passes = times.once_seconds, times.passes_seconds
     apart = 0.3 * times.startup_seconds
     assert apart > 0
@@ -207,7 +207,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     loader = by_two(0.04, LoaderTimes(samples=16, tried_inputs=tried), start_seconds=0.38)
     settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings)
-    found = only(diagnose(as_result(with_timings(result, loader=loader))))
+    found = only(diagnose(job_of(with_timings(result, loader=loader))))
     first, second = found.remedies
     assert causes.remedy_line(first) == "datasets.small.decode: once"
     assert causes.remedy_line(second) == (
@@ -220,7 +220,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     assert first.predicted == pytest.approx((low, high))
     assert second.predicted == pytest.approx((second_low, second_high))
     slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95, input=given),))
-    assert only(diagnose(as_result(with_timings(result, loader=slower)))).no_remedy == "no gain"
+    assert only(diagnose(job_of(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
 
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
@@ -238,7 +238,7 @@ HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 def test_figures_that_show_no_cause_name_none(
     slow: Change, measured: dict[str, Any], why: str
 ) -> None:
-    found = only(diagnose(as_result(slow(**measured))))
+    found = only(diagnose(job_of(slow(**measured))))
     assert (found.of, found.cause, found.remedies) == ("an epoch", "not known", ())
     assert why in causes.cause(found)
 
@@ -248,7 +248,7 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
     assert isinstance(where_a_step_goes(pair), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
-    assert only(diagnose(as_result(result))).likely == "compute-bound"
+    assert only(diagnose(job_of(result))).likely == "compute-bound"
     assert causes.short_cause(pair, "cpu") == "probably 91% of each step is compute"
 
 
@@ -266,7 +266,7 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -
 def test_what_differs_by_design_is_not_the_cause(
     slow: Change, measured: dict[str, Any], cause: str
 ) -> None:
-    assert only(diagnose(as_result(slow(**measured)))).cause == cause
+    assert only(diagnose(job_of(slow(**measured)))).cause == cause
 
 
 COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08}
@@ -387,7 +387,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     change: str,
     gain: tuple[float, float] | None,
 ) -> None:
-    found = only(diagnose(as_result(slow(**measured))))
+    found = only(diagnose(job_of(slow(**measured))))
     assert (found.of, found.cause) == ("an epoch", cause)
     if not found.remedies:
         assert found.no_remedy == change
@@ -404,7 +404,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
 ) -> None:
     job = {"startup_seconds": 24.0, "total_seconds": 44.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
-    found, _ = diagnose(as_result(cpu))
+    found, _ = diagnose(job_of(cpu))
     assert causes.cause(found) == "start-up is 55% of the job's 44 s"
     assert causes.advice(found).startswith("No setting to suggest: ")
     pair = pair_of(cpu, make_result(device="gpu"))

@@ -27,11 +27,11 @@ from photofinish.answer.estimates import (
     OTHERS_WITHIN,
     TIME_STEP_SECONDS,
     TIMES_WHAT_IS_SAVED,
-    are_captured,
     estimate_step,
     least_memory_bytes,
 )
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.precisions import PRECISIONS
 from photofinish.measure.operations import count_operations
 from photofinish.results.measurements import Operations
@@ -118,7 +118,7 @@ def test_a_step_in_double_precision_takes_that_rate_or_has_no_estimate() -> None
 def test_a_small_step_takes_as_long_as_its_launches(
     make_experiment: MakeExperiment, settings: dict[str, object], *, is_captured: bool
 ) -> None:
-    assert are_captured(make_experiment(**settings), SMALL) is is_captured
+    assert (why_not_captured(make_experiment(**settings)) is None) is is_captured
     found = estimate_step(SMALL, accelerators()["H100"], "fp32", is_captured=is_captured)
     assert found
     usual = CAPTURED_KERNEL_SECONDS

@@ -25,6 +25,7 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.models.registry import build_model
 from photofinish.results import records
 from photofinish.results.learned import load_network, seed_weights, weights_of
+from photofinish.results.trained import SeedRun
 from photofinish.training.batches import Normaliser, part_of
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU
@@ -242,7 +243,7 @@ def test_a_further_seeds_network_has_its_own_file_which_is_checked(
     file = tmp_path / records.SEEDS / "5.safetensors"
     assert seed_weights(tmp_path, 5) == file
     write_bytes_atomically(file, data)
-    run = records.SeedRun(seed=5, weights_sha256=sha256_of_bytes(data), history=())
+    run = SeedRun(seed=5, weights_sha256=sha256_of_bytes(data), history=())
     assert weights_of(load_network(tmp_path, record, run)) == data
     file.write_bytes(data[:-1])
     with pytest.raises(UserError, match=r"5\.safetensors is damaged"):

@@ -11,8 +11,8 @@ from conftest import MakeResult
 from result_files import (
     BUSY,
     STEP,
-    as_result,
     changed_history,
+    job_of,
     made_up_attribution,
     pair_of,
     text_of,
@@ -25,12 +25,12 @@ from result_files import (
 from photofinish.answer.decision import decide
 from photofinish.answer.diagnosis import diagnose
 from photofinish.answer.fair_cpu import SHARED_CACHES, fewer_threads, least_epoch_seconds
-from photofinish.answer.result import Trained
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoopSteps, SteadyState
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.timed_parts import TimedPart
@@ -48,7 +48,7 @@ def on_cpu(make_result: MakeResult) -> Any:
         cpu_seconds: float = 1.0,
         slowest_seconds: float = 0.0,
         **changed: Any,
-    ) -> Trained:
+    ) -> TrainedRecords:
         result = trained(make_result, epoch_seconds=(3.8,) * 5, total_seconds=22.0)
         samples = (step_seconds,) * 9 + (slowest_seconds or step_seconds,) * 3
         steps = SteadyState(
@@ -56,7 +56,7 @@ def on_cpu(make_result: MakeResult) -> Any:
         )
         rising = changed_history(result, validation_accuracy=(0.1, 0.2, 0.3, 0.4, 0.5))
         result = replace(result, history=rising)  # so that all epochs are wanted
-        host = result.timings.host.model_copy(update={"threads": threads})
+        host = result.times.host.model_copy(update={"threads": threads})
         known = {"host": host, "steps_per_epoch": 38, "steps_taken": EAGER, "steady_state": steps}
         return with_timings(result, **known, **changed)
 
@@ -88,10 +88,11 @@ ONE_THREAD = {1: SteadyState(steps_per_sample=1, sample_seconds=(0.02,) * 12)}
 def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_time(
     on_cpu: Any, changed: dict[str, Any], step_seconds: float | None
 ) -> None:
-    run = on_cpu(**{"load": (BUSY,), **changed}).timings
+    loop_steps = changed.pop("loop_steps", None)
+    run = replace(job_of(on_cpu(**{"load": (BUSY,), **changed})), loop_steps=loop_steps)
     expected = None if step_seconds is None else pytest.approx(38 * step_seconds)
     assert least_epoch_seconds(run) == expected
-    quiet = run.model_copy(update={"load": ()})
+    quiet = replace(run, busy=())
     assert time_by_load(quiet).busy == time_by_load(quiet).idle == job_time(quiet)
 
 
@@ -110,21 +111,21 @@ def test_an_idle_machines_epoch_has_its_loading(
     part = part.model_copy(update={"waiting_cpu_seconds": 38 * cpu_seconds})
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
     run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
-    assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)
+    assert least_epoch_seconds(job_of(run)) == pytest.approx(38 * milliseconds / 1000)
 
 
 def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval(
     on_cpu: Any,
 ) -> None:
-    quiet = on_cpu().timings
-    cpu = on_cpu(load=(BUSY,), cpu_seconds=0.016, startup_cpu_seconds=1.0, threads=1)
-    passes_seconds = 22.0 - cpu.timings.once_seconds
-    idle_seconds = cpu.timings.once_seconds + passes_seconds * 16 / SHARED_CACHES / 100
-    found = time_by_load(cpu.timings)
+    quiet = job_of(on_cpu())
+    cpu = job_of(on_cpu(load=(BUSY,), cpu_seconds=0.016, startup_cpu_seconds=1.0, threads=1))
+    passes_seconds = 22.0 - cpu.once_seconds
+    idle_seconds = cpu.once_seconds + passes_seconds * 16 / SHARED_CACHES / 100
+    found = time_by_load(cpu)
     assert (found.busy.seconds, found.idle_seconds) == (22.0, pytest.approx(idle_seconds))
-    assert job_time(cpu.timings).interval == (0.0, math.inf)
-    assert job_speedup(cpu.timings, quiet).interval is None
-    unknown = time_by_load(on_cpu(load=(BUSY,)).timings)
+    assert job_time(cpu).interval == (0.0, math.inf)
+    assert job_speedup(cpu, quiet).interval is None
+    unknown = time_by_load(job_of(on_cpu(load=(BUSY,))))
     assert unknown.idle_seconds is None
     assert unknown.idle.interval == (0.0, unknown.busy.interval[1])  # they only make it longer
 
@@ -141,23 +142,23 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     assert "threads: 1" in verdict(pair).action
     assert decide(pair).answer == "Can't tell"
     assert decide(pair_of(with_timings(cpu, tried_threads={}), gpu)).answer == "Yes"
-    (found,) = diagnose(as_result(cpu))
+    (found,) = diagnose(job_of(cpu))
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)
     # The training took twice as long as measured, and the steps' share of it is as measured.
     part = TimedPart(seconds=3.9, steps=38, epoch=0, holds="steps")
     slow_epochs = tuple(
-        replace(epoch, training_seconds=2 * epoch.training_seconds) for epoch in cpu.timings.epochs
+        replace(epoch, training_seconds=2 * epoch.training_seconds) for epoch in cpu.times.epochs
     )
     slow = with_timings(
         cpu, parts=(part,) * 3, epoch_steps=38, epochs=slow_epochs, total_seconds=41.5
     )
-    fewer = fewer_threads(slow.timings)
+    fewer = fewer_threads(job_of(slow))
     assert fewer
-    assert fewer.job_seconds < 0.4 * slow.timings.whole_seconds
+    assert fewer.job_seconds < 0.4 * job_of(slow).whole_seconds
     busy = with_timings(cpu, load=(BUSY,))
     assert "threads: 1" not in verdict(pair_of(busy, gpu)).action
-    assert not diagnose(as_result(busy))[0].remedies
+    assert not diagnose(job_of(busy))[0].remedies
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
     assert (decision.action.kind == "compare in fp32") is is_slow
     text = text_of(verdict(pair_of(cpu, gpu)))
     assert ("runs fp16 at 5.0% of its fp32" in text) is ("`precision: fp32`" in text) is is_slow
-    low, _ = job_speedup(cpu.timings, gpu.timings).interval or (0.0, 0.0)
+    low, _ = job_speedup(job_of(cpu), job_of(gpu)).interval or (0.0, 0.0)
     assert (low < 2) is is_slow
 
 
@@ -222,7 +223,7 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     known = {"cpu_seconds": 0.016, "operations": STEP, "threads": threads}
     cpu = on_cpu(**known, load=(BUSY,), startup_cpu_seconds=1.0)
     each = (seconds - 3.0) / 5
-    epochs = tuple(replace(epoch, training_seconds=each) for epoch in cpu.timings.epochs)
+    epochs = tuple(replace(epoch, training_seconds=each) for epoch in cpu.times.epochs)
     slow = {"epochs": epochs, "total_seconds": seconds, "steps_per_epoch": round(10 * each)}
     settings = Comparing(accelerators=("T4",))
     found = verdict(pair_of(with_timings(cpu, **slow), settings=settings))

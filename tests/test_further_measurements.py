@@ -19,7 +19,7 @@ from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Way, time_in_turns
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
-from photofinish.results.records import FirstStep
+from photofinish.results.trained import FirstStep
 from photofinish.runs.training import check_repeat
 from photofinish.training.batches import Batch
 from photofinish.training.losses import Loss

@@ -21,9 +21,9 @@ import yaml
 from conftest import ROOT, CustomFiles
 from in_process import train_and_evaluate
 from PIL import Image
+from result_files import read_pair
 from services import WARNS
 
-from photofinish.answer.comparison import read_pair
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
 from photofinish.reporting.report import FILES

@@ -97,6 +97,14 @@ def test_a_missing_package_is_noticed() -> None:
     assert failing_imports("results.records", "pydantic").startswith("results.records: ")
 
 
+def test_answers_are_computed_from_jobs_alone() -> None:
+    """Only results/ knows the records of a job and the settings of an experiment."""
+    records = {"config.experiment", "results.records", "results.measured", "results.references"}
+    forbidden = {f"photofinish.{module}" for module in records}
+    for path in (PACKAGE / "answer").glob("*.py"):
+        assert forbidden.isdisjoint(imported_modules(path)), path
+
+
 def test_no_two_modules_and_no_two_classes_have_one_name() -> None:
     paths = [path for path in SOURCES.rglob("*.py") if path.name != "__init__.py"]
     count = Counter(path.name for path in paths)

@@ -14,18 +14,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
-from result_files import (
-    as_result,
-    in_turns,
-    made_up_attribution,
-    trained,
-    with_record,
-    with_timings,
-)
+from result_files import in_turns, job_of, made_up_attribution, trained, with_record, with_timings
 from torch.utils.data import get_worker_info
 
 from photofinish.answer.remedies import loader_remedies
-from photofinish.answer.result import Trained
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
 from photofinish.measure import loader_times, loader_workers
@@ -34,6 +26,7 @@ from photofinish.measure.loader_tries import RESIDENT, try_inputs
 from photofinish.measure.loader_workers import Budget
 from photofinish.nested import map_nested
 from photofinish.results import median_training_seconds
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batches, Normaliser, Part
@@ -235,7 +228,7 @@ def test_only_workers_that_stay_are_not_timed_beside_the_own_loader(
         assert {each.by: each.turns.base == each.turns.changed for each in tried} == names
 
 
-def waiting(make_result: MakeResult, loader: LoaderTimes) -> Trained:
+def waiting(make_result: MakeResult, loader: LoaderTimes) -> TrainedRecords:
     """Return a result whose steps take 79 ms, of which they wait 69 ms for this loader."""
     result = with_timings(
         trained(make_result), loader=loader, attribution=made_up_attribution(0.069)
@@ -292,12 +285,12 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     timed = planted(0.01, *(0.01, 0.01) if is_timed else (0.01,), start_seconds=0.5)
     tried = (tried_input("workers", 0.01, input=given),)
     result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
-    epoch = replace(result.timings.epochs[0], training_seconds=0.6)
-    part = result.timings.parts[0].model_copy(update={"seconds": 0.6})
-    total_seconds = result.timings.startup_seconds + epochs * 0.7
+    epoch = replace(result.times.epochs[0], training_seconds=0.6)
+    part = result.steps.parts[0].model_copy(update={"seconds": 0.6})
+    total_seconds = result.times.startup_seconds + epochs * 0.7
     times = {"epochs": (epoch,) * epochs, "parts": (part,), "total_seconds": total_seconds}
     result = with_timings(result, **times)
-    assert len(loader_remedies(as_result(result), result.record.experiment)) == suggested
+    assert len(loader_remedies(job_of(result))) == suggested
 
 
 @pytest.mark.parametrize("item_seconds", [0.001, 0.1, 0.4, 2.0])
@@ -364,7 +357,7 @@ def test_a_suggestion_gains_what_it_predicts(
         loader=found.model_copy(update={"tried_inputs": tried}),
         attribution=made_up_attribution(0.0),
     )
-    (remedy,) = loader_remedies(as_result(result), result.record.experiment)
+    (remedy,) = loader_remedies(job_of(result))
     assert remedy.settings == ONCE | {INPUT: "resident"}
     items, targets = zip(*(live.dataset.read(row, 0) for row in range(8)), strict=True)
     packed = replace(live.dataset.part, images=np.stack(items), labels=np.stack(targets), read=None)

@@ -9,24 +9,34 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeResult
-from result_files import changed_history, pair_of, text_of, trained, with_record
+from result_files import (
+    changed_history,
+    job_of,
+    pair_of,
+    text_of,
+    trained,
+    with_record,
+    with_timings,
+)
 from torch import nn
 
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.parity import parity as parity_of
-from photofinish.answer.result import Predictions, Trained
 from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
 from photofinish.reporting.sentences import layer_finding, verdict
 from photofinish.reporting.tables import parity_table
+from photofinish.results.measured import TrainedRecords
+from photofinish.results.trained import Predictions
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 
-def parity(cpu: Trained, device: Trained) -> Parity:
-    return parity_of(cpu, device, margin=0.01)
+def parity(cpu: TrainedRecords, device: TrainedRecords) -> Parity:
+    models = [job_of(each).trained for each in (cpu, device)]
+    return parity_of(*models, margin=0.01)
 
 
 def parting(found: Parity) -> tuple[str, str | None]:
@@ -58,7 +68,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "bias before BatchNorm": biased,
     "resnet18": lambda: build_model(TorchvisionModel(name="resnet18"), (3, 32, 32), 10, seed=0),
 }
-Step = Callable[..., Trained]
+Step = Callable[..., TrainedRecords]
 
 
 @pytest.fixture
@@ -69,7 +79,7 @@ def step(make_result: MakeResult) -> Step:
     images = torch.randn(16, 3, 32, 32, generator=generator)
     targets = torch.randint(0, 10, (16,), generator=generator)
 
-    def one(network: nn.Module, precision: str = "fp32") -> Trained:
+    def one(network: nn.Module, precision: str = "fp32") -> TrainedRecords:
         labels = targets.numpy()
         taken = first_step(
             network, Loss(None, "classes", CPU), (images, targets), CPU, precision, labels, seed=0
@@ -207,7 +217,7 @@ def test_other_random_numbers_are_no_difference(
         assert incomparable == ["first forward", "first gradient", "test accuracy"]
 
 
-def stepped(run: Trained, **changed: object) -> Trained:
+def stepped(run: TrainedRecords, **changed: object) -> TrainedRecords:
     return replace(run, first_step=run.first_step.model_copy(update=changed))
 
 
@@ -246,14 +256,14 @@ def test_trainings_that_stopped_at_other_epochs_are_compared_by_their_common_one
         update={"early_stopping": EarlyStopping(patience=1)}
     )
     cpu = with_record(cpu, experiment=stopping)
-    timings = cpu.timings.model_copy(update={"epochs": cpu.timings.epochs[:2]})
-    sooner = replace(with_record(cpu, device="gpu"), history=cpu.history[:2], timings=timings)
+    sooner = with_timings(with_record(cpu, device="gpu"), epochs=cpu.times.epochs[:2])
+    sooner = replace(sooner, history=cpu.history[:2])
     found = verdict(pair_of(cpu, sooner))
     assert found.model == "yes, bit for bit over the 2 epochs that both trained"
     assert "on the CPU after 3 epochs and 75.00% on the GPU after 2 epochs" in text_of(found)
 
 
-PARTED: dict[str, Callable[[Trained], Trained]] = {
+PARTED: dict[str, Callable[[TrainedRecords], TrainedRecords]] = {
     "settings": lambda run: with_record(
         run, experiment=run.record.experiment.model_copy(update={"seed": 3})
     ),
@@ -291,7 +301,7 @@ def test_a_difference_is_relative_to_the_larger_norm(make_result: MakeResult) ->
     assert layer(parity(*nothing), "first gradient").same
 
 
-def other_losses(run: Trained) -> Trained:
+def other_losses(run: TrainedRecords) -> TrainedRecords:
     losses = [epoch.training_loss * 1.05 for epoch in run.history]
     return replace(run, history=changed_history(run, training_loss=losses))
 

@@ -110,8 +110,7 @@ def test_the_losses_of_a_record_are_drawn_with_a_star(make_result: MakeResult) -
     cpu = trained(make_result, epoch_seconds=(3.0,) * 3)
     assert "Same model?" not in drawn(pair_of(cpu))
     there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
-    parts = there.record, there.timings, there.scores, list(there.history)
-    (pair,) = paired([cpu], references=[reference_of(there.experiment, *parts, "there")])
+    (pair,) = paired([cpu], references=[reference_of(there, "there")])
     picture = drawn(pair)["Same model?"]
     assert {"CPU", "Made-Up 100*"} <= set(texts(picture))
     assert f"var(--cpu, {CPU})" in picture.inline  # the page's colours, and in a file its own

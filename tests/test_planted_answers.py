@@ -25,10 +25,9 @@ from result_files import (
     DeviceResult,
     Missing,
     changed_history,
+    measured_of,
     pair_of,
-    taken_apart,
     trained,
-    trained_of,
     with_record,
     with_seeds,
     with_timings,
@@ -36,9 +35,8 @@ from result_files import (
 )
 from test_default_jobs import MEASURED, cpu_result, shipped
 
-from photofinish.answer.comparison import Comparison, read_pair, result_of_script, with_settings
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.decision import decide, decide_all
-from photofinish.answer.result import Trained
 from photofinish.commands.ask import print_answers
 from photofinish.config.compare import ComparePlan, Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
@@ -49,11 +47,19 @@ from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
-from photofinish.results.measured import JobLength, Measured, ScriptFacts, write_measured
-from photofinish.results.measured_job import script_job
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import JobPair
+from photofinish.results.measured import (
+    JobLength,
+    Measured,
+    ScriptFacts,
+    TrainedRecords,
+    write_measured,
+)
+from photofinish.results.measured_jobs import job_of_script
 from photofinish.results.references import read_references, reference_of, write_reference
 from photofinish.results.timed_parts import TimedPart
+from photofinish.results.trained import DeviceLabel
+from photofinish.results.training_jobs import read_experiment, with_references
 from photofinish.scripts.script_record import WholeJob
 
 GOLDEN = Path(__file__).parent / "golden" / "answers.txt"
@@ -65,7 +71,7 @@ LONG_STEP = STEP.model_copy(update={"flops": 8 * 10**11, "saved_tensor_bytes": 3
 
 def job(
     make_result: MakeResult, name: str, seconds: float, device: DeviceLabel = "cpu", **timings: Any
-) -> Trained:
+) -> TrainedRecords:
     """Make a job of five epochs, with 2.5 s of start-up."""
     made_up = trained(
         make_result,
@@ -78,15 +84,15 @@ def job(
     return with_timings(made_up, **timings)
 
 
-def alone(result: Trained) -> Trained:
+def alone(result: TrainedRecords) -> TrainedRecords:
     """Give a training a data set of its own, so that it shares no rented GPU with others."""
     experiment = result.record.experiment.model_copy(update={"dataset": result.experiment})
     return with_record(result, experiment=experiment)
 
 
-def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) -> Measured:
+def script_run(of_job: TrainedRecords, loss: float = 0.25, waiting_share: float = 0.1) -> Measured:
     """Make a script that took as long, and waited for batches for this share of it."""
-    times, measured = taken_apart(of_job)
+    times, measured = of_job.times, measured_of(of_job)
     epoch_seconds = [timing.training_seconds for timing in times.epochs]
     parts = [
         TimedPart(
@@ -119,7 +125,7 @@ def script_run(of_job: Trained, loss: float = 0.25, waiting_share: float = 0.1) 
     return measured.model_copy(update=changed | dict.fromkeys(none))
 
 
-def beside_none(cpu: Trained) -> list[DeviceResult]:
+def beside_none(cpu: TrainedRecords) -> list[DeviceResult]:
     """Return a training and that no GPU is here."""
     return [cpu, Missing(cpu.experiment, "gpu", cpu.record.experiment, "no driver")]
 
@@ -151,7 +157,7 @@ def first_epochs(*epoch_seconds: float) -> Plant:
 
     def plant(make_result: MakeResult, name: str) -> list[DeviceResult]:
         cpu, missing = timed(make_result, name)
-        assert isinstance(cpu, Trained)
+        assert isinstance(cpu, TrainedRecords)
         return [replace(cpu, history=cpu.history[:done]), missing]
 
     return plant
@@ -161,7 +167,7 @@ def with_seeds_on_both(make_result: MakeResult, apart: float) -> Comparison:
     """Compare four seeds, whose accuracies differ by this share between the devices."""
     runs = []
     for run, lost in zip(both(125.0, 10.0)(make_result, "seeds"), (0.0, apart), strict=True):
-        made = trained_of(run)
+        made = run
         first, *others = (accuracy - lost for accuracy in (0.9, 0.908, 0.902, 0.895))
         record = with_record(made, weights_sha256=made.device[0] * 64)
         losses = replace(
@@ -266,11 +272,11 @@ def test_answers_read_as_they_did(
             shutil.copytree(ROOT / "reference", folder / "reference")
         if title == RECORDED:
             gpu = alone(job(make_result, "recorded", 10.0, "gpu"))
-            of = gpu.record, gpu.timings, gpu.scores, list(gpu.history)
-            write_reference(folder / "reference", reference_of("recorded", *of, "lab"))
-        pairs = [read_pair(name, folder / "results" / name) for name in plants]
-        references = read_references(folder / "reference", "all")
-        pairs = with_settings(pairs, Comparing(**settings), references)
+            gpu = replace(gpu, first_step=None)
+            write_reference(folder / "reference", reference_of(gpu, "lab"))
+        jobs = [read_experiment(name, folder / "results" / name) for name in plants]
+        jobs = with_references(jobs, read_references(folder / "reference", "all"))
+        pairs = [compare(each, Comparing(**settings)) for each in jobs]
         answers = page_of(pairs, decide_all(pairs)).answers
         texts.append(f"# {title}\n{answers.summary}\n{answers}")
     for seconds, gpu_seconds, share in ((51.0, 0, 0.1), (3600.0, 0, 0.5), (125.0, 10.0, 0.1)):
@@ -278,11 +284,10 @@ def test_answers_read_as_they_did(
         if gpu_seconds:
             runs.append(job(make_result, "train.py", gpu_seconds, "gpu"))
         runs = [script_run(run, waiting_share=share) for run in runs]
-        results = [result_of_script(script_job(run)) for run in runs]
-        cpu, gpu = [*results, None][:2]
-        settings = {"accelerators": ("T4", "L4")}
-        pair = Comparison(cpu, gpu, None if gpu else "no GPU found", Comparing(**settings))
-        print_answers([JobAnswer(WholeJob("its whole run", 5, 100.0), pair, decide(pair))])
+        cpu, gpu = [*map(job_of_script, runs), None][:2]
+        both = JobPair(cpu, gpu, None if gpu else "no GPU found")
+        pair = compare(both, Comparing(accelerators=("T4", "L4")))
+        print_answers([JobAnswer(WholeJob("its whole run", 5, 100.0), pair, decide(pair), {})])
         texts.append(f"# photofinish ask\n{capsys.readouterr().out.strip()}")
     for apart in (0.01, 0.1, 0.3):
         lines = verdict(with_seeds_on_both(make_result, apart)).lines

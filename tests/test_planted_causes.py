@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import HeldClock, MakeExperiment, MakeResult
-from result_files import as_result, trained, with_record, with_timings
+from result_files import job_of, trained, with_record, with_timings
 from torch import nn
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.result import Result
 from photofinish.config.experiment import ExperimentPlan, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import (
@@ -30,6 +29,7 @@ from photofinish.measure.in_turns import Settling, time_in_turns, with_input
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
+from photofinish.results.job import Job as PlainJob
 from photofinish.results.measurements import InTurns, LoaderTimes, Tried
 from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
@@ -91,7 +91,7 @@ class TimedBatches:
         return self._batches.to_device(batch)
 
 
-Measure = Callable[[Job], Result]
+Measure = Callable[[Job], PlainJob]
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
     part = Part("train", images, labels, Normaliser((0.5,), (0.25,)))
     few = Part("validation", images[:4], labels[:4], part.normalise)
 
-    def measure(job: Job) -> Result:
+    def measure(job: Job) -> PlainJob:
         experiment = job.experiment
         is_loader = experiment.input.name == "loader"
         batches = [make_batches(experiment, each, CPU) for each in (part, few)]
@@ -172,7 +172,7 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             tried = Tried(by="resident", changes={"input": "resident"}, turns=turns)
             timings["loader"] = LoaderTimes(samples=1, tried_inputs=(tried,))
         result = with_timings(with_record(made_up, experiment=experiment), **timings)
-        return as_result(replace(result, experiment="planted"))
+        return job_of(replace(result, experiment="planted"))
 
     return measure
 
@@ -199,6 +199,6 @@ def test_a_planted_cause_is_diagnosed_and_its_suggestion_gains_what_it_predicts(
     assert line in remedy_line(found.remedies[0])
     after = measured(slow.cured(found))
     assert diagnose(after)[0].cause == "compute-bound"
-    gain = before.timings.median_epoch_seconds / after.timings.median_epoch_seconds
+    gain = before.median_epoch_seconds / after.median_epoch_seconds
     assert found.remedies[0].predicted
     assert found.remedies[0].predicted.low <= gain <= found.remedies[0].predicted.high

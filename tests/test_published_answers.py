@@ -6,7 +6,6 @@ examples/README.md has the two tutorials. The steps' counts are those of the two
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +20,10 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.decision import decide
 from photofinish.config.compare import Comparing
+from photofinish.results.job import JobPair
 from photofinish.results.measurements import Operations
 
 IMAGES = 50_000
@@ -103,11 +103,11 @@ def test_a_lenet_at_batch_1000_is_two_to_three_times_as_fast_on_a_gpu(
             batch_seconds=1000 * image_seconds,
             cuda_graphs=cuda_graphs,
         )
-        decision = decide(pair) if answers else decide(replace(pair, settings=HERE))
+        decision = decide(pair if answers else compare(JobPair(pair.cpu), HERE))
         estimate = pair.renting.options[0].estimate
         answers.append((decision.answer, decision.worth.reason))
         low_seconds, high_seconds = estimate.job.interval
-        total_seconds = pair.cpu.timings.total_seconds
+        total_seconds = pair.cpu.total_seconds
         intervals.append((total_seconds / high_seconds, total_seconds / low_seconds))
     assert answers[0][0] == "Probably yes"
     assert answers[1] == ("No", "loading")  # with the tutorial's loader, and no faster CPU

@@ -12,7 +12,7 @@ from conftest import MakeExperiment, MakeResult
 from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, text_of, trained, with_record, with_timings
 
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.decision import decide
 from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.answer.prices import price_of
@@ -23,11 +23,25 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.sentences import verdict
+from photofinish.results.job import JobPair, JobScript
+from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
 from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.script_record import WholeJob
 
 GIB = 2**30
+SCRIPT = JobScript(
+    workers=None,
+    step_loading_seconds=None,
+    step_parts={},
+    compiles=False,
+    idle_share=0.0,
+    stalls=(),
+    cuda_at="",
+    has_time_limit=False,
+    first_steps=None,
+    is_counted=True,
+)
 STEP = SMALL_STEP.model_copy(
     update={
         "parameter_bytes": GIB,
@@ -39,16 +53,15 @@ STEP = SMALL_STEP.model_copy(
     }
 )
 EPOCHS = 5
+MakeCpu = Callable[..., TrainedRecords]
 MakePair = Callable[..., Any]
 
 
 @pytest.fixture
-def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakePair:
+def make_cpu(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeCpu:
     """Make five epochs of 38 steps of 10 ms, and 2.25 s of start-up without its warm-up."""
 
-    def make(
-        operations: Operations | None = STEP, extra_seconds: float = 0.0, **settings: Any
-    ) -> Comparison:
+    def make(operations: Operations | None = STEP, extra_seconds: float = 0.0) -> TrainedRecords:
         cpu = trained(
             make_result,
             epoch_seconds=(0.38,) * EPOCHS,
@@ -59,31 +72,40 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> MakeP
         cpu = with_record(cpu, experiment=make_experiment(epochs=EPOCHS))
         why = None if operations else "several processes"
         counted = {"operations": operations, "not_counted": why}
-        cpu = with_timings(cpu, started_at_unix_seconds=1.79e9, **counted)
+        return with_timings(cpu, started_at_unix_seconds=1.79e9, **counted)
+
+    return make
+
+
+@pytest.fixture
+def make_pair(make_cpu: MakeCpu) -> MakePair:
+    def make(*arguments: Any, extra_seconds: float = 0.0, **settings: Any) -> Comparison:
+        cpu = make_cpu(*arguments, **{"extra_seconds": extra_seconds} if extra_seconds else {})
         return pair_of(cpu, settings=Comparing(**settings))
 
     return make
 
 
-def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
+def with_loader(run: TrainedRecords, cores: int, workers: int) -> TrainedRecords:
     """Return five epochs of 3.8 s of which loading takes 3.4 s, on so many cores."""
-    timings, host = pair.cpu.timings, pair.cpu.timings.host
+    host = run.times.host
     assert host.cpu
+    assert run.steps
     cpu = replace(host.cpu, usable_cores=cores, cgroup_cores_limit=None)
     loading = with_timings(
-        pair.cpu,
+        run,
         host=host.model_copy(update={"cpu": cpu}),
-        epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in timings.epochs),
+        epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in run.times.epochs),
         parts=tuple(
             part.model_copy(update={"seconds": 3.8, "waiting_seconds": 3.4})
-            for part in timings.parts
+            for part in run.steps.parts
         ),
         total_seconds=21.5,
         loader=LoaderTimes(samples=1),
     )
     settings = {"input": LoaderInput(name="loader", workers=workers)}
-    experiment = pair.cpu.record.experiment.model_copy(update=settings)
-    return pair_of(with_record(loading, experiment=experiment), settings=pair.settings)
+    experiment = run.record.experiment.model_copy(update=settings)
+    return with_record(loading, experiment=experiment)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +120,10 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
     ],
 )
 def test_a_rented_machine_loads_by_its_own_cores(
-    make_pair: MakePair, cores: int, workers: int, accelerator: str, factor: float
+    make_cpu: MakeCpu, cores: int, workers: int, accelerator: str, factor: float
 ) -> None:
-    pair = with_loader(make_pair(accelerators=(accelerator,)), cores, workers)
+    settings = Comparing(accelerators=(accelerator,))
+    pair: Any = pair_of(with_loader(make_cpu(), cores, workers), settings=settings)
     (offer,) = pair.renting.options
     step: Any = estimate_step(STEP, accelerators()[accelerator], "fp32", is_captured=True)
     loading_seconds = factor * pair.bounds.epoch.measured_seconds
@@ -110,7 +133,7 @@ def test_a_rented_machine_loads_by_its_own_cores(
     assert offer.estimate.epoch_seconds == pytest.approx(epoch_seconds)
 
 
-def with_tried_workers(pair: Comparison, batch_seconds: dict[int, float]) -> Any:
+def with_tried_workers(run: TrainedRecords, gpu: str, batch_seconds: dict[int, float]) -> Any:
     tried = tuple(
         TriedWorkers(
             workers=workers,
@@ -122,20 +145,20 @@ def with_tried_workers(pair: Comparison, batch_seconds: dict[int, float]) -> Any
         for workers, seconds in batch_seconds.items()
     )
     loader = LoaderTimes(samples=16, batch_size=16, whole_seconds=16.0, tried_workers=tried)
-    return pair_of(with_timings(pair.cpu, loader=loader), settings=pair.settings)
+    return pair_of(with_timings(run, loader=loader), settings=Comparing(accelerators=(gpu,)))
 
 
 def test_workers_that_share_two_cores_here_have_their_own_on_a_rented_machine(
-    make_pair: MakePair,
+    make_cpu: MakeCpu,
 ) -> None:
     small = STEP.model_copy(update={"flops": 10**6, "saved_tensor_bytes": 10**3})
-    pair = with_loader(make_pair(small, accelerators=("A100",)), cores=2, workers=4)
-    measured = with_tried_workers(pair, {1: 2.0, 2: 1.0, 4: 1.0})
+    loading = with_loader(make_cpu(small), cores=2, workers=4)
+    measured = with_tried_workers(loading, "A100", {1: 2.0, 2: 1.0, 4: 1.0})
     (offer,) = measured.renting.options
     slower = offer.estimate.epoch_seconds / measured.bounds.epoch.measured_seconds
     assert slower == pytest.approx(2 / 4)
-    slow = with_loader(make_pair(accelerators=("L4",)), cores=4, workers=4)
-    measured = with_tried_workers(slow, {1: 16.0, 2: 10.0, 4: 1.0})
+    slow = with_loader(make_cpu(), cores=4, workers=4)
+    measured = with_tried_workers(slow, "L4", {1: 16.0, 2: 10.0, 4: 1.0})
     (offer,) = measured.renting.options
     # Its two cores take ten times as long as four here.
     slower = offer.estimate.epoch_seconds / measured.bounds.epoch.measured_seconds
@@ -165,7 +188,7 @@ def test_why_there_are_no_estimates_is_said_once(
 ) -> None:
     for seconds in (0.0, 3600.0):  # too short to rent, and open
         pair = make_pair(None, seconds, accelerators=("T4",))
-        print_answers([JobAnswer(WholeJob("job", 5, 38.0), pair, decide(pair))])
+        print_answers([JobAnswer(WholeJob("job", 5, 38.0), pair, decide(pair), {})])
         assert capsys.readouterr().out.lower().count("several processes") == 1
 
 
@@ -211,7 +234,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     on_t4, on_m1 = pair.renting.options
     step: Any = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
     assert on_t4.estimate.epoch_seconds == pytest.approx(600 / 16 * step.seconds)
-    once_seconds = pair.cpu.timings.once_seconds  # start-up, and what follows the last epoch
+    once_seconds = pair.cpu.once_seconds  # start-up, and what follows the last epoch
     startup_seconds = once_seconds + CONTEXT_SECONDS[1]
     assert on_t4.estimate.startup_seconds == startup_seconds
     passes_seconds = EPOCHS * on_t4.estimate.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
@@ -237,17 +260,18 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 ) -> None:
     tiny = SMALL_STEP.model_copy(update={"flops": 10**6})
     pair = make_pair(tiny, accelerators=("H100",))
-    timings = pair.cpu.timings.model_copy(update={"steps_per_epoch": 38})
-    cpu = replace(pair.cpu, timings=timings)
+    cpu = replace(pair.cpu, steps_per_epoch=38, settings=None, trained=None)
 
     def estimate(**changed: Any) -> Any:
-        script = replace(cpu, record=None, trained=None)
-        found = Comparison(replace(script, **changed), None, "", pair.settings).renting
-        return found.options[0].estimate
+        script = replace(SCRIPT, step_parts=changed.pop("step_parts"))
+        job = replace(cpu, script=script, **changed)
+        return compare(JobPair(job), pair.settings).renting.options[0].estimate
 
-    plain = estimate(step_parts_seconds={"forward": 0.01})
-    own = estimate(step_parts_seconds={"forward": 0.001})  # the other nine tenths are its code
-    saving = estimate(step_parts_seconds={"forward": 0.01}, between_seconds=2.0)
+    plain = estimate(step_parts={"forward": 0.01})
+    own = estimate(step_parts={"forward": 0.001})  # the other nine tenths are its code
+    saving = estimate(
+        step_parts={"forward": 0.01}, by_parts=replace(cpu.by_parts, between_seconds=2.0)
+    )
     assert plain.epoch_seconds < 0.9 * 0.38 < own.epoch_seconds < 0.9 * 0.38 + plain.epoch_seconds
     assert own.job.interval[0] < plain.job.seconds  # it may be a GPU's work
     assert saving.job.seconds == pytest.approx(plain.job.seconds + EPOCHS * 2.0)
@@ -255,14 +279,14 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 
 @pytest.mark.parametrize("flops", [10**6, 10**13])
 def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
-    make_pair: MakePair, make_experiment: MakeExperiment, flops: int
+    make_cpu: MakeCpu, make_experiment: MakeExperiment, flops: int
 ) -> None:
     small = {"saved_activations": 10**3, "saved_tensor_bytes": 10**3, "kernels": 100}
     step = STEP.model_copy(update={"flops": flops, **small})
-    pair: Any = make_pair(step, 46.0, accelerators=("T4",))
     eager = make_experiment(epochs=EPOCHS, deterministic=False)
-    cpu = with_timings(with_record(pair.cpu, experiment=eager), epochs=pair.cpu.timings.epochs * 20)
-    pair = pair_of(cpu, settings=pair.settings)
+    cpu = with_record(make_cpu(step, 46.0), experiment=eager)
+    cpu = with_timings(cpu, epochs=cpu.times.epochs * 20)
+    pair: Any = pair_of(cpu, settings=Comparing(accelerators=("T4",)))
     (offer,), text = pair.renting.options, text_of(verdict(pair))
     is_launch_bound = flops < 10**9
     assert ("At batch size 16, launching kernels takes most of a step" in text) == is_launch_bound
@@ -277,29 +301,31 @@ def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     ids=["no waits", "half are waits", "unknown waits"],
 )
 def test_a_measured_gpu_scales_the_estimates_of_the_others_by_the_root_of_its_own_error(
-    make_pair: MakePair, make_result: MakeResult, waiting_share: float | None, factor: float
+    make_cpu: MakeCpu, make_result: MakeResult, waiting_share: float | None, factor: float
 ) -> None:
-    alone = make_pair(accelerators=("T4", "H100"))
+    cpu, settings = make_cpu(), Comparing(accelerators=("T4", "H100"))
+    alone: Any = pair_of(cpu, settings=settings)
     step: Any = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
     seconds = 2 * step.seconds / (1 - (waiting_share or 0.0))
     waited = None if waiting_share is None else waiting_share * seconds
     part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="steps", waiting_seconds=waited)
     gpu = trained(make_result, device="gpu", device_name="Tesla T4")
     gpu = with_timings(gpu, steady_state=None, parts=(part,) * 5, epoch_steps=5.0)
-    measured: Any = pair_of(alone.cpu, gpu, settings=alone.settings)
+    measured: Any = pair_of(cpu, gpu, settings)
     for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
         expected = factor * estimated.estimate.epoch_seconds
         assert scaled.estimate.epoch_seconds == pytest.approx(expected)
 
 
 def test_a_gpus_steps_on_one_batch_scale_the_estimates_of_the_others(
-    make_pair: MakePair, make_result: MakeResult
+    make_cpu: MakeCpu, make_result: MakeResult
 ) -> None:
-    alone = make_pair(accelerators=("T4", "H100"))
+    cpu, settings = make_cpu(), Comparing(accelerators=("T4", "H100"))
+    alone: Any = pair_of(cpu, settings=settings)
     step: Any = estimate_step(STEP, accelerators()["T4"], "fp32", is_captured=True)
     times = {"step_seconds": (2 * step.seconds,) * 5}
     gpu = trained(make_result, device="gpu", device_name="Tesla T4", **times)
-    measured: Any = pair_of(alone.cpu, gpu, settings=alone.settings)
+    measured: Any = pair_of(cpu, gpu, settings)
     for estimated, scaled in zip(alone.renting.options, measured.renting.options, strict=True):
         expected = math.sqrt(2) * estimated.estimate.epoch_seconds
         assert scaled.estimate.epoch_seconds == pytest.approx(expected)

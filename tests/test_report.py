@@ -16,18 +16,19 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, MakeResult
-from result_files import as_result, changed_history, pair_of, paired, trained, with_timings
+from result_files import changed_history, job_of, pair_of, paired, trained
 from training_stage import contents
 
 import photofinish
 from photofinish.answer.candidates import About
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
 from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.reporting.report import FILES, write_for_dvc, write_report
 from photofinish.reporting.templates import TEMPLATES
+from photofinish.results.job import JobPair
 from photofinish.results.pass_times import StepsTaken
 from photofinish.results.references import reference_of
 
@@ -133,10 +134,9 @@ def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
     make_result: MakeResult, tmp_path: Path, with_gpu: bool
 ) -> None:
     there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
-    parts = there.record, there.timings, there.scores, list(there.history)
     given = {} if with_gpu else {"unavailable": REASON}
     results = [make_result(), make_result(device="gpu", **given)]
-    records = [] if with_gpu else [reference_of(there.experiment, *parts, "there")]
+    records = [] if with_gpu else [reference_of(there, "there")]
     write_report(paired(results, references=records), tmp_path)
     words = " ".join("".join(Page(tmp_path).words).split())
     assert ("Each device trains the same network" in words) is with_gpu
@@ -147,7 +147,8 @@ def test_the_page_says_which_devices_trained_and_whose_figures_are_a_record(
 def test_the_page_has_every_figure_of_both_devices(pair: list[Comparison], tmp_path: Path) -> None:
     cpu, gpu = pair[0].trained
     steps = StepsTaken(kind="graph", at_once=130, why="some were tried")
-    write_report([pair_of(cpu, with_timings(gpu, steps_taken=steps))], tmp_path)
+    gpu = replace(gpu, trained=replace(gpu.trained, steps_taken=steps))
+    write_report([compare(JobPair(cpu, gpu))], tmp_path)
     of_cpu, of_gpu = (Page(tmp_path).column("Figures", device) for device in ("CPU", "GPU"))
     expected = {
         "hardware": "Some GPU",
@@ -186,9 +187,9 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     cpu = trained(make_result, "mlp")
     remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
-    advised = Diagnosis("an epoch", "input-bound", as_result(cpu), (remedy,))
+    advised = Diagnosis("an epoch", "input-bound", job_of(cpu), (remedy,))
     pair = pair_of(cpu)
-    vars(pair)["diagnoses"] = {"cpu": (advised,)}
+    pair = replace(pair, diagnoses={"cpu": (advised,)})
     write_report([pair], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"
     trial = f"{command} -S '++experiments.mlp.epochs=3'"

@@ -9,16 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import MakeResult
-from result_files import changed_history, pair_of, text_of, trained, with_record, with_seeds
+from result_files import changed_history, job_of, pair_of, text_of, trained, with_record, with_seeds
 
 from photofinish.answer.parity import parity
-from photofinish.answer.result import Predictions, Trained
 from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import TrainedRecords
+from photofinish.results.trained import Predictions
 
 ITEMS = 270
-Scored = Callable[..., Trained]
+Scored = Callable[..., TrainedRecords]
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def scored(make_result: MakeResult) -> Scored:
         *,
         draws: bool = True,
         parts: bool = False,
-    ) -> Trained:
+    ) -> TrainedRecords:
         rows = [np.arange(items) < each if isinstance(each, int) else each for each in hits]
         accuracies = [float(row.mean()) for row in rows]
         run = on_cpu if device == "cpu" else on_gpu
@@ -53,7 +54,7 @@ def scored(make_result: MakeResult) -> Scored:
     return make
 
 
-def same_model(cpu: Trained, gpu: Trained, points: float = 1.0) -> str:
+def same_model(cpu: TrainedRecords, gpu: TrainedRecords, points: float = 1.0) -> str:
     settings = Comparing.model_validate({"same_model_points": points})
     return str(comparison_rows([pair_of(cpu, gpu, settings)])[1]["same_model"])
 
@@ -114,7 +115,8 @@ def test_classes_at_positions_vary_by_item(scored: Scored) -> None:
             rows.append(random.random(len(items)) < right[items])
         cpu, gpu = (scored([row], items=len(items), draws=False) for row in rows)
         runs = [with_record(run, target_shape=(20, 20), samples={"test": 60}) for run in (cpu, gpu)]
-        found = parity(*runs, margin=0.01).difference
+        models = [job_of(run).trained for run in runs]
+        found = parity(*models, margin=0.01).difference
         assert found
         held += not found.excludes_0
     assert 170 <= held <= 190

@@ -14,7 +14,7 @@ from watched_scripts import recorded
 from photofinish.answer.same_script import SameScript, same_script
 from photofinish.inside.hooks import SEEDED
 from photofinish.inside.tensors import fingerprint_tensor
-from photofinish.results.measured import FirstScriptSteps
+from photofinish.results.trained import FirstScriptSteps
 
 SCRIPT = """
 import os

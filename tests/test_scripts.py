@@ -21,10 +21,9 @@ from torch import nn
 from watched_scripts import block, figures_of, process_of, recorded
 
 import photofinish
-from photofinish.answer.comparison import Comparison, read_script_pair, result_of_script
+from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.diagnosis import diagnose
 from photofinish.config.base import read_plan
-from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.custom.code_text import code_text
@@ -43,7 +42,7 @@ from photofinish.results.measured import (
     read_measured,
     write_measured,
 )
-from photofinish.results.measured_job import script_job
+from photofinish.results.measured_jobs import job_of_script, read_script
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length
@@ -192,7 +191,7 @@ def run_mine(custom_files: CustomFiles, cpu_host: CpuTarget) -> RunScript:
 def facts(record: Measured) -> tuple[str | None, int, float]:
     """Return how a script ended, its steps, and the epochs of the whole job."""
     assert record.script
-    return record.script.ended, record.script.steps, script_job(record).planned_epochs
+    return record.script.ended, record.script.steps, job_of_script(record).epochs
 
 
 def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_complete(
@@ -215,7 +214,7 @@ def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
 ) -> None:
     kept = run_mine(ONE_EPOCH, r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
     assert facts(kept) == (None, 5, 1)
-    assert not script_job(kept).untimed_epochs
+    assert not job_of_script(kept).untimed_epochs
 
 
 def hash_of(source: str) -> str:
@@ -253,7 +252,7 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
 ) -> None:
     def pair() -> Comparison:
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
-        return read_script_pair(plan, custom_files.folder / "results", Comparing())
+        return compare(read_script(plan, custom_files.folder / "results"))
 
     complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run`"
     on_gpu = complete.model_copy(update={"device": "gpu"})
@@ -317,10 +316,7 @@ def test_the_first_steps_of_both_runs_are_compared_if_the_script_seeds_them(
     (custom_files.folder / "there").unlink()
     run_mine(script, epochs=None)
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
-    assert (
-        expected
-        in verdict(read_script_pair(plan, custom_files.folder / "results", Comparing())).model
-    )
+    assert expected in verdict(compare(read_script(plan, custom_files.folder / "results"))).model
 
 
 def test_a_record_of_other_values_of_the_first_step_is_to_be_made_again(
@@ -368,7 +364,7 @@ def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
 
     def found(plan: ScriptPlan) -> Verdict:
-        return verdict(read_script_pair(plan, custom_files.folder / "results", Comparing()))
+        return verdict(compare(read_script(plan, custom_files.folder / "results")))
 
     assert f"The CPU trained {steps:,} of 5,000,000 steps" in text_of(found(plan))
     assert "has changed" not in found(plan).answer
@@ -386,9 +382,9 @@ def test_a_time_limit_wants_a_step_and_the_length_of_the_job(run_mine: RunScript
 def test_a_script_of_which_no_step_is_seen_is_timed_as_a_whole(run_mine: RunScript) -> None:
     record = run_mine("import time; time.sleep(0.1)", epochs=None)
     assert [(part.holds, part.steps) for part in record.parts] == [("run", 1.0)]
-    job = script_job(record)
+    job = job_of_script(record)
     assert job.whole_seconds == pytest.approx(job.total_seconds)
-    assert not result_of_script(job).has_steps
+    assert not job.has_steps
     with pytest.raises(UserError, match="used a GPU in its run on the CPU"):  # which nothing hides
         run_mine(APPLE)
 
@@ -460,8 +456,7 @@ def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
     process.add({"kind": "loader", "loader": 0, "batches": None, "workers": 2, "is_named": False})
     figures = figures_of(process)
     run = Watched("train", process, figures, 0.0, 1.0, 1.7e9, ())
-    timings = script_job(measured_script("mine", run, "cuda", cpu_host))
-    result = result_of_script(timings)
+    result = job_of_script(measured_script("mine", run, "cuda", cpu_host))
     assert figures.waiting_share == (share if share is None else pytest.approx(share))
     assert result.waiting_share == pytest.approx(share or 0.0)
     assert [each.cause for each in diagnose(result)] == ([cause] if cause else [])

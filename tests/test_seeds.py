@@ -13,10 +13,9 @@ from typing import Any, cast
 
 import pytest
 from conftest import MakeExperiment, MakeResult
-from result_files import pair_of, text_of, trained, with_seeds
+from result_files import job_of, pair_of, read_pair, text_of, trained, with_seeds
 from training_process import measure_here, train_here
 
-from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.answer.seeds import over_seeds
 from photofinish.config.compare import Comparing
 from photofinish.config.metrics import Metric
@@ -27,6 +26,7 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.sentences import chance, verdict
 from photofinish.reporting.tables import seeds_table
 from photofinish.results import records
+from photofinish.results.trained import SeedRun, SeedScores
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
 from photofinish.training.trainer import Trainer
@@ -55,7 +55,7 @@ def train(
     return train
 
 
-def seed_runs(learned: Path) -> list[records.SeedRun]:
+def seed_runs(learned: Path) -> list[SeedRun]:
     return list(records.read_record(learned / "seeds.json", records.FurtherSeeds).runs)
 
 
@@ -127,7 +127,7 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     judged = evaluate("small", {"cpu": model}, packed_split)
     write_evaluation(judged, results / records.EVALUATED)
     settings = Comparing(target_accuracy=0.01)
-    (pair,) = with_settings([read_pair("small", results)], settings, ())
+    pair = read_pair("small", results, settings)
     assert pair.cpu.trained
     scores = [pair.cpu.trained.scores, *pair.cpu.trained.scores.seeds]
     accuracies = [cast("float", each.test_accuracy) for each in scores]
@@ -177,11 +177,14 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
 def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:
     result = with_seeds(trained(make_result), 0.5)
     main = "mean_absolute_error"
-    further = records.SeedScores(seed=1, main=main, test_loss=0.5, metrics={main: 3.0})
+    further = SeedScores(seed=1, main=main, test_loss=0.5, metrics={main: 3.0})
     changed = {"main": main, "metrics": {main: 2.0}, "seeds": (further,)}
     scores = result.scores.model_copy(update=changed)
-    assert chance(over_seeds(replace(result, scores=scores), 0.9), None) == (
+    values = job_of(replace(result, scores=scores)).trained
+    assert values
+    assert chance(over_seeds(values, 0.9), None) == (
         "Over 2 seeds, the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
     )
-    accuracies = over_seeds(with_seeds(trained(make_result), 0.95), 0.9)
-    assert " to 100.00%). " in chance(accuracies, None)
+    accuracies = job_of(with_seeds(trained(make_result), 0.95)).trained
+    assert accuracies
+    assert " to 100.00%). " in chance(over_seeds(accuracies, 0.9), None)

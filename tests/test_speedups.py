@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import MakeResult
-from result_files import BUSY, as_result, changed_history, pair_of, trained, with_timings
+from result_files import BUSY, changed_history, job_of, pair_of, trained, with_timings
 
-from photofinish.answer.result import Trained
+from photofinish.answer.comparison import compare
 from photofinish.answer.speedups import break_even, epoch_speedup, speedups
 from photofinish.answer.spending import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.uncertainty import MACHINE, ONCE
@@ -19,15 +19,16 @@ from photofinish.config.compare import Comparing, Prices
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.tables import figures_table
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.results.job_times import Timings
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import Job, JobPair
+from photofinish.results.measured import TrainedRecords
+from photofinish.results.trained import DeviceLabel
 
 PRICED = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6))
 FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
 
 
-def timings(make_result: MakeResult, **settings: object) -> Timings:
-    return trained(make_result, **settings).timings
+def timings(make_result: MakeResult, **settings: object) -> Job:
+    return job_of(trained(make_result, **settings))
 
 
 def test_each_speed_up_is_of_its_own_times(make_result: MakeResult) -> None:
@@ -91,12 +92,11 @@ def test_a_busy_run_has_speedups_without_an_interval(make_result: MakeResult) ->
         assert [each.ratio for each in found] == [pytest.approx(1.0)] * 3
 
 
-def timed(make_result: MakeResult, device: DeviceLabel = "gpu") -> Trained:
+def timed(make_result: MakeResult, device: DeviceLabel = "gpu") -> TrainedRecords:
     """Make a job of 36 s with three epochs of 10 s, the first of which reaches 90 %."""
     result = trained(make_result, device=device, epoch_seconds=(9.9,) * 3, total_seconds=36.0)
     history = changed_history(result, validation_accuracy=[0.9, 0.95, 0.99])
-    timings = result.timings.model_copy(update={"startup_seconds": 5.0})
-    return replace(result, timings=timings, history=history)
+    return replace(with_timings(result, startup_seconds=5.0), history=history)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
 ) -> None:
     result = timed(make_result)
     settings = PRICED.model_copy(update={"target_accuracy": 0.995})
-    found = resource_use(as_result(result), settings)
+    found = resource_use(job_of(result), settings)
     assert found.target == TimeToTarget(0.995, None, None)
     assert found.cost_to_target is None
     assert found.cost == pytest.approx(36 / 3600 * 3.6)
@@ -120,8 +120,8 @@ def test_a_target_that_is_not_reached_leaves_the_cost_of_the_training(
     figures = {row[""]: row["GPU"] for row in figures_table(pair)}
     assert figures["target accuracy"] == "0.995"
     assert "time to the target" not in figures
-    further = {"seeds": (result.timings.epochs,) * 4, "repeats": (result.timings.epochs[:2],)}
-    found = resource_use(as_result(with_timings(result, **further)), settings)
+    further = {"seeds": (result.times.epochs,) * 4, "repeats": (result.times.epochs[:2],)}
+    found = resource_use(job_of(with_timings(result, **further)), settings)
     assert found.cost == pytest.approx((36 + 4 * 30 + 20) / 3600 * 3.6)
 
 
@@ -145,20 +145,20 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
         "cost to the target": ["0.0015", "0.015"],
     }
     assert {figure: table[figure] for figure in expected} == expected
-    for row in comparison_rows([pair_of(pair.cpu, pair.gpu)]):
+    for row in comparison_rows([compare(JobPair(pair.cpu, pair.gpu))]):
         columns = ("cost", "target_accuracy", "target_seconds", "target_cost")
         assert {row[column] for column in columns} == {None}
 
 
 def test_a_ratio_is_that_of_the_means(make_result: MakeResult) -> None:
-    cpu = trained(make_result, epoch_seconds=(1.0, 5.0, 6.0)).timings
-    assert epoch_speedup(cpu, trained(make_result, epoch_seconds=(2.0, 3.0)).timings).ratio == 1.6
+    cpu = timings(make_result, epoch_seconds=(1.0, 5.0, 6.0))
+    assert epoch_speedup(cpu, timings(make_result, epoch_seconds=(2.0, 3.0))).ratio == 1.6
 
 
-def started(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Timings:
+def started(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Job:
     """Make epochs with a validation of 0.1 s each."""
-    made_up = trained(make_result, epoch_seconds=tuple(epochs)).timings
-    return made_up.model_copy(update={"startup_seconds": startup_seconds})
+    made_up = trained(make_result, epoch_seconds=tuple(epochs))
+    return job_of(with_timings(made_up, startup_seconds=startup_seconds))
 
 
 def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeResult) -> None:
@@ -169,7 +169,8 @@ def test_the_extra_start_up_is_divided_by_what_an_epoch_gains(make_result: MakeR
     assert found.interval == pytest.approx((2.37, 6.34), rel=0.01)
     # Validation takes the CPU a second more, so 3 s more to start are repaid after 3 epochs.
     validated = (EpochTiming(1.0, 1.1, 1.7e9),) * 5
-    cpu = started(make_result, 2.0, (1.0,) * 5).model_copy(update={"epochs": validated})
+    cpu = trained(make_result, epoch_seconds=(1.0,) * 5)
+    cpu = job_of(with_timings(cpu, startup_seconds=2.0, epochs=validated))
     gpu = started(make_result, 5.0, (1.0,) * 5)
     assert break_even(cpu, gpu).epochs == pytest.approx(3)
 
@@ -200,7 +201,7 @@ def test_when_a_start_up_is_repaid(
 
 def test_on_a_busy_machine_the_epochs_that_repay_have_no_interval(make_result: MakeResult) -> None:
     quiet, gpu = started(make_result, 2.0, (2.0,) * 5), started(make_result, 8.0, (1.2,) * 5)
-    busy = quiet.model_copy(update={"load": (BUSY,)})
+    busy = replace(quiet, busy=("made up",))
     within, unknown = (break_even(cpu, gpu).interval for cpu in (quiet, busy))
     assert within
     assert unknown is None

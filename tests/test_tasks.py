@@ -13,11 +13,10 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment, MakeRun
-from result_files import text_of
+from result_files import read_pair, text_of
 from torch import nn
 from training_process import measure_here, train_here
 
-from photofinish.answer.comparison import read_pair
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.metrics import Metric
@@ -31,6 +30,7 @@ from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
 from photofinish.reporting.report import write_for_dvc, write_report
 from photofinish.reporting.sentences import verdict
 from photofinish.results import records
+from photofinish.results.trained import DEVICE_LABELS
 from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores
 from photofinish.training.torch_device import CPU
@@ -192,7 +192,7 @@ def test_a_training_on_values_or_labels_is_reported(
     task_split: PackedSplit, make_run: MakeRun, tmp_path: Path, custom_files: CustomFiles
 ) -> None:
     task, results = task_split.manifest.task, tmp_path / "results" / "small"
-    models = {device: results / device / records.MODEL for device in records.DEVICE_LABELS}
+    models = {device: results / device / records.MODEL for device in DEVICE_LABELS}
     name = f"{custom_files.write('losses.py', OWN_LOSSES)}:Weighted"
     loss = {"name": name, "weights": [1.0, 1.0]} if task == "values" else None
     for device, model in models.items():

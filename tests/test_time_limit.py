@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
-from result_files import pair_of, text_of, trained, with_record, with_timings, write_result
+from result_files import job_of, pair_of, text_of, trained, with_record, with_timings, write_result
 from training_process import train_here
 from training_stage import TrainingStage, contents
 
 from photofinish.answer.decision import decide
-from photofinish.answer.result import Trained
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean
 from photofinish.config.base import read_plan
@@ -31,6 +30,7 @@ from photofinish.planning.plan import write_plan
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, records
+from photofinish.results.measured import TrainedRecords
 from photofinish.runs.run import Run, epochs_in_time
 from photofinish.tracking.documents import TAG_NOTE, TAG_TIME, training_document
 
@@ -145,7 +145,7 @@ def test_a_time_limit_is_in_the_plans_of_its_trainings_on_the_cpu_alone(tmp_path
         assert plan(PARAMS) == planned
 
 
-def limited(make_result: MakeResult) -> Trained:
+def limited(make_result: MakeResult) -> TrainedRecords:
     """Make up two epochs of 20 and 22 s out of 50."""
     result = trained(make_result, epoch_seconds=(19.9, 21.9), total_seconds=52.0, accuracy=0.5)
     result = with_timings(result, epochs_left=48)
@@ -154,9 +154,9 @@ def limited(make_result: MakeResult) -> Trained:
 
 
 def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult) -> None:
-    timings = limited(make_result).timings
+    job = job_of(limited(make_result))
     whole = 52 + 48 * 21
-    assert timings.whole_seconds == pytest.approx(whole)
+    assert job.whole_seconds == pytest.approx(whole)
     rented = decide(pair_of(limited(make_result), None, Comparing())).worth
     assert rented.about == "renting"  # though it took a minute
     assert rented.here.seconds == pytest.approx(whole)
@@ -164,7 +164,7 @@ def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult)
     passes = math.sqrt(48 / 50) * error_of_mean((20.0, 22.0)) * 1050 / whole
     half = math.hypot(MACHINE, passes, ONCE * 10 / whole)
     ends = whole / math.exp(half), whole * math.exp(half)
-    assert job_time(timings).interval == pytest.approx(ends, rel=1e-3)
+    assert job_time(job).interval == pytest.approx(ends, rel=1e-3)
 
 
 def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
@@ -177,7 +177,7 @@ def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
     found = verdict(pair_of(with_record(cpu, experiment=experiment)))
     here, planned = found.decision.worth.here, decide(pair_of(cpu)).worth.here
     assert here.seconds == planned.seconds
-    assert here.interval[0] < cpu.timings.total_seconds < planned.interval[0]
+    assert here.interval[0] < cpu.times.total_seconds < planned.interval[0]
     assert here.interval[1] == planned.interval[1]
     assert "at most ~18 min (" in found.answer
     assert "an upper bound, as it may stop early" in found.cautions[0]
@@ -201,7 +201,7 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})
     assert decide(pair).answer == "Yes"
     early = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 12, total_seconds=20.0)
-    assert pair_of(cpu, early).cpu.timings.planned_epochs == 12  # it stopped early
+    assert pair_of(cpu, early).cpu.epochs == 12  # it stopped early
 
     row, gpu_row = comparison_rows([pair])
     assert (row["epochs"], row["epochs_trained"], row["total_seconds"]) == (50, 2, 52.0)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from conftest import MakeResult
 from numpy.typing import NDArray
-from result_files import trained
+from result_files import job_of, trained, with_timings
 
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean, total
 from photofinish.results import EpochTiming
-from photofinish.results.job_times import Timings
+from photofinish.results.job import Job
+from photofinish.results.measured import TrainedRecords
 
 STARTUP_SECONDS = 5.0
 TRIES = 200
@@ -24,8 +25,8 @@ Values = NDArray[np.float64]
 
 
 @pytest.fixture
-def made_up(make_result: MakeResult) -> Timings:
-    return trained(make_result).timings
+def made_up(make_result: MakeResult) -> TrainedRecords:
+    return trained(make_result)
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Drift:
         return np.exp(logs + noise).T
 
 
-def times(made_up: Timings, epochs: Sequence[float], planned: int) -> Timings:
+def times(made_up: TrainedRecords, epochs: Sequence[float], planned: int) -> Job:
     """Return the times of a training of which these epochs were trained."""
     changed = {
         "epochs": tuple(EpochTiming(seconds, 0.0, 1.7e9) for seconds in epochs),
@@ -55,7 +56,7 @@ def times(made_up: Timings, epochs: Sequence[float], planned: int) -> Timings:
         "startup_seconds": STARTUP_SECONDS,
         "total_seconds": STARTUP_SECONDS + sum(epochs),
     }
-    return made_up.model_copy(update=changed)
+    return job_of(with_timings(made_up, **changed))
 
 
 DRIFTS = [Drift(0.0, 30)] + [
@@ -67,7 +68,7 @@ WINDOWS = (15, 720), (60, 7200)
 @pytest.mark.parametrize("drift", DRIFTS, ids=str)
 @pytest.mark.parametrize(("seconds", "job_seconds"), WINDOWS)
 def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
-    made_up: Timings, drift: Drift, seconds: int, job_seconds: int
+    made_up: TrainedRecords, drift: Drift, seconds: int, job_seconds: int
 ) -> None:
     held = 0
     for epochs in drift.epochs(job_seconds, seed=seconds):
@@ -78,7 +79,7 @@ def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
 
 @pytest.mark.parametrize(("deviation", "least"), [(0.0, 0.95), (0.05, 0.85), (0.1, 0.75)])
 def test_a_ratios_interval_holds_the_truth_if_each_side_has_its_own_speed(
-    made_up: Timings, deviation: float, least: float
+    made_up: TrainedRecords, deviation: float, least: float
 ) -> None:
     """A CPU's 15 s of 12 min, and a whole training on a GPU. The true ratio is 12."""
     random, held = np.random.default_rng(3), 0
@@ -92,7 +93,7 @@ def test_a_ratios_interval_holds_the_truth_if_each_side_has_its_own_speed(
     assert held >= least * TRIES
 
 
-def test_more_epochs_do_not_widen_the_interval(made_up: Timings) -> None:
+def test_more_epochs_do_not_widen_the_interval(made_up: TrainedRecords) -> None:
     epochs = Drift(0.05, 30).epochs(240, seed=7)
     widths = []
     for count in (2, 4, 15, 60, 240):
@@ -102,7 +103,7 @@ def test_more_epochs_do_not_widen_the_interval(made_up: Timings) -> None:
     assert all(later < 1.01 * earlier for earlier, later in pairwise(widths))
 
 
-def test_a_run_that_comes_differs_from_the_one_that_was_timed(made_up: Timings) -> None:
+def test_a_run_that_comes_differs_from_the_one_that_was_timed(made_up: TrainedRecords) -> None:
     """Each run has its own speed: 8 % apart, a range of one run's error would hold 65 of 100."""
     random, held = np.random.default_rng(4), 0
     for _ in range(TRIES):
@@ -132,7 +133,7 @@ def test_ratios_and_differences_of_two_means_hold_the_truth(
     assert held.min() >= 0.87 * TRIES
 
 
-def test_a_noisier_sample_has_a_wider_range(made_up: Timings) -> None:
+def test_a_noisier_sample_has_a_wider_range(made_up: TrainedRecords) -> None:
     widths = []
     for noise in (0.0, 0.05, 0.1, 0.2, 0.4):
         epochs = [1 + noise * (-1) ** (place // 3) for place in range(15)]

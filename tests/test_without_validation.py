@@ -9,8 +9,8 @@ import pytest
 import yaml
 from conftest import MakeExperiment, MakeTrainer, network_with_state
 from in_process import train_and_evaluate
+from result_files import read_pair
 
-from photofinish.answer.comparison import read_pair, with_settings
 from photofinish.config.compare import Comparing
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
@@ -19,7 +19,7 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.report import write_report
 from photofinish.results import records
 from photofinish.results.learned import weights_of
-from photofinish.tracking.run_metrics import training_metrics
+from photofinish.tracking.documents import training_document
 
 NONE: dict[str, Any] = {"source": "digits", "validation": 0, "test": 297}
 PARAMS: dict[str, Any] = {
@@ -47,13 +47,14 @@ def test_an_experiment_is_trained_judged_and_reported(
         (None, None),
         (None, None),
     ]
-    (pair,) = with_settings([read_pair("one", results)], Comparing(target_accuracy=0.5), ())
+    pair = read_pair("one", results, Comparing(target_accuracy=0.5))
     run = pair.cpu.trained
     assert run
     assert not pair.seeds["cpu"].targets
     assert isinstance(run.scores.test_accuracy, float)
-    metrics = training_metrics(run.history, run.timings, run.seed_runs, {})
-    assert "validation_loss" not in {metric.key for metric in metrics}
+    document = training_document("one", "cpu", results.parent)
+    assert document
+    assert "validation_loss" not in {metric.key for metric in document.metrics}
     write_report([pair], tmp_path / "report")
     assert (tmp_path / "report/index.html").is_file()
 

@@ -20,13 +20,14 @@ from photofinish.machine.fingerprint import fingerprint
 from photofinish.results import records
 from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.references import record_all
+from photofinish.results.trained import DEVICE_LABELS
 
 _PLAN = Path("data/plan")
 
 
 def record(project: Path) -> None:
     """Measure, train, evaluate and record each experiment. Files are in `project`/reference."""
-    for device, host in zip(records.DEVICE_LABELS, fingerprint(Devices()), strict=True):
+    for device, host in zip(DEVICE_LABELS, fingerprint(Devices()), strict=True):
         write_text_atomically(project / _PLAN / f"hosts/{device}.json", host.model_dump_json())
     plans = sorted((project / _PLAN / "experiments").glob("*.json"))
     judging = []

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from photofinish.answer.fair_cpu import least_startup_seconds, slowdown_of_a_thread
-from photofinish.answer.result import Result
 from photofinish.answer.times import error_of_passes
 from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean, log_ratio
+from photofinish.results.job import Job
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,22 @@ class _Loading(NamedTuple):
     error: float
 
 
-def speedup_bounds(run: Result) -> SpeedupBounds:
+def speedup_bounds(run: Job) -> SpeedupBounds:
     """Return the bounds of a training on the CPU. Without timed steps, only start-up counts."""
-    timings, loading, of_passes = run.timings, _loading(run), error_of_passes(run.timings)
-    seconds = startup_seconds = timings.startup_seconds
-    least_seconds = least_startup_seconds(timings) if timings.busy else startup_seconds
+    loading, of_passes = _loading(run), error_of_passes(run)
+    seconds = startup_seconds = run.startup_seconds
+    least_seconds = least_startup_seconds(run) if run.busy else startup_seconds
     epoch, of_loading = None, 0.0
     if loading:
         epoch = _bound(*loading[:3], loading.error, of_passes)
-        seconds += timings.planned_epochs * loading.seconds
-        least_seconds += timings.planned_epochs * loading.least_seconds
+        seconds += run.epochs * loading.seconds
+        least_seconds += run.epochs * loading.least_seconds
         of_loading = loading.error * (1 - startup_seconds / seconds)
     # A start-up is in both times, so that its error counts by the rest of the job.
-    rest_share = max(0.0, 1 - seconds / timings.whole_seconds)
+    rest_share = max(0.0, 1 - seconds / run.whole_seconds)
     of_startup = ONCE * rest_share * startup_seconds / seconds if seconds else 0.0
     errors = of_loading, of_startup, rest_share and of_passes * rest_share
-    job = _bound(timings.whole_seconds, seconds, least_seconds, *errors)
+    job = _bound(run.whole_seconds, seconds, least_seconds, *errors)
     return SpeedupBounds(job, epoch)
 
 
@@ -89,23 +89,24 @@ def _bound(
     return SpeedupBound(whole_seconds, seconds, math.hypot(*errors, further))
 
 
-def _loading(run: Result) -> _Loading | None:
+def _loading(run: Job) -> _Loading | None:
     """Return an epoch's loading, or None if none stays.
 
     If a script's workers load ahead, a batch takes longer than the wait for it, so the true bound
     is lower.
     """
-    timings, settings, seconds = run.timings, run.settings, run.loading_seconds
-    if not seconds or (settings and settings.input.name == "resident"):
+    settings, seconds = run.settings, run.loading_seconds
+    if not seconds or (settings and settings.workers is None):
         return None
-    epoch_seconds, factor, error = timings.mean_epoch_seconds, 1.0, _error(run.waiting_seconds)
+    waits = run.by_parts.waiting_seconds if run.by_parts else ()
+    epoch_seconds, factor, error = run.mean_epoch_seconds, 1.0, _error(waits)
     if settings:  # it was measured in another process than the whole job, which may be faster
-        factor = epoch_seconds / timings.measured_epoch_seconds
-        factor = min(1.0, factor) if timings.busy else factor
-        epoch_seconds = factor * timings.measured_epoch_seconds
+        factor = epoch_seconds / run.measured_epoch_seconds
+        factor = min(1.0, factor) if run.busy else factor
+        epoch_seconds = factor * run.measured_epoch_seconds
         error = error if run.loads_itself else math.hypot(MACHINE, error)
     seconds = min(epoch_seconds, factor * seconds)
-    load = timings.measured_load if settings else timings.load
+    load = run.measured_load if settings else run.load
     return _Loading(epoch_seconds, seconds, seconds / slowdown_of_a_thread(load), error)
 
 

@@ -9,14 +9,12 @@ from dataclasses import dataclass, field, replace
 from statistics import linear_regression, median
 from typing import Literal, NamedTuple
 
-from photofinish.answer.comparison import Comparison
 from photofinish.answer.prices import GpuTerms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.times import ByLoad, job_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, total
-from photofinish.config.compare import accelerators
-from photofinish.results.job_times import JobTimes
-from photofinish.results.references import hardware
+from photofinish.config.compare import Comparing, accelerators
+from photofinish.results.job import Job
 from photofinish.wording import is_wide
 
 Answer = Literal["Yes", "Probably yes", "No", "Close call", "Can't tell"]
@@ -52,8 +50,8 @@ class Candidate:
     terms: GpuTerms = field(default_factory=GpuTerms)
     option: RentalOption | None = None
     """Accelerator whose time is estimated."""
-    timings: JobTimes | None = None
-    """Times that were measured or recorded."""
+    job: Job | None = None
+    """Job that was measured or recorded there."""
 
     @property
     def hides_loading(self) -> bool:
@@ -82,30 +80,32 @@ class Candidate:
         return not has_room, not_known if self.cost is None else self.cost, self.time.seconds
 
 
-def candidates(pair: Comparison) -> list[Candidate]:
+def candidates(
+    options: Sequence[RentalOption], elsewhere: Sequence[Job], settings: Comparing
+) -> list[Candidate]:
     """Return the GPUs that another machine recorded, and those that are only estimated.
 
     An estimate counts before a record that is too vague, such as one of a single epoch.
     """
-    found = {each.name: each for each in estimated(pair)}
-    for each in recorded(pair):
-        if each.name not in found or not is_wide(each.time.interval):
-            found[each.name] = each
-    return list(found.values())
+    gpus = {gpu.name: gpu for gpu in estimated(options)}
+    for gpu in recorded(elsewhere, settings):
+        if gpu.name not in gpus or not is_wide(gpu.time.interval):
+            gpus[gpu.name] = gpu
+    return list(gpus.values())
 
 
-def recorded(pair: Comparison) -> list[Candidate]:
+def recorded(elsewhere: Sequence[Job], settings: Comparing) -> list[Candidate]:
     """Return the GPUs that other machines recorded, each with its median time."""
-    records: dict[str, list[JobTimes]] = defaultdict(list)
-    for timings in sorted(pair.gpus_elsewhere, key=lambda each: each.whole_seconds):
-        records[short_name(hardware("gpu", timings))].append(timings)
+    records: dict[str, list[Job]] = defaultdict(list)
+    for job in sorted(elsewhere, key=lambda each: each.whole_seconds):
+        records[short_name(job.hardware)].append(job)
     found = []
     for name, every in records.items():
         of_gpu = [each for each in every if not each.busy] or every
         middle, seconds = of_gpu[len(of_gpu) // 2], median(each.whole_seconds for each in of_gpu)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
-        terms = terms_of(name, pair.settings)
-        found.append(Candidate(name, "recorded", time, terms, timings=middle))
+        terms = terms_of(name, settings)
+        found.append(Candidate(name, "recorded", time, terms, job=middle))
     return found
 
 
@@ -115,10 +115,10 @@ def short_name(gpu: str) -> str:
     return names.get(gpu, gpu.removeprefix("NVIDIA ").removeprefix("AMD "))
 
 
-def estimated(pair: Comparison) -> list[Candidate]:
+def estimated(options: Sequence[RentalOption]) -> list[Candidate]:
     """Return the accelerators that may be rented and whose memory may suffice."""
     found = []
-    for option in pair.renting.options:
+    for option in options:
         if option.estimate and option.fits != "no":
             name, time = option.accelerator.name, option.estimate.job
             found.append(Candidate(name, "estimated", time, option.terms, option))

@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Runs, Worth, candidates
+from photofinish.answer.candidates import About, Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.remedies import Remedy
-from photofinish.answer.result import Result
 from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean
 from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import Job
+from photofinish.results.trained import DeviceLabel
 
 LEAST_GAIN = 1.1
 """Smallest speed-up of a job, by hand, for which a change of its settings is recommended."""
@@ -102,7 +101,10 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
-    return pair.cpu.sweep, bool(candidates(pair))
+    settings = pair.cpu.settings
+    # One machine is rented for all experiments with equal data set and network.
+    shared = (settings.dataset, settings.network) if settings else (pair.experiment,)
+    return shared, bool(pair.candidates)
 
 
 def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
@@ -113,7 +115,7 @@ def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
 
 def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
     worth = measured(pair) or _without_gpu(pair, rented)
-    if worth.is_yes and slow_kernels(pair.cpu.timings):  # a fair CPU computes in fp32
+    if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
         worth = replace(worth, answer="Can't tell")
     return Decision(worth, _action(pair, worth, sampled_seconds))
 
@@ -135,10 +137,10 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
     name = worth.gpu.name if worth.gpu and worth.about == "renting" else None
-    busy = tuple(run.device for run in pair.trained if run.timings.busy)
+    busy = tuple(run.device for run in pair.trained if run.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
-    if is_open and slow_kernels(pair.cpu.timings):
+    if is_open and pair.slow_kernels:
         return Action("compare in fp32")
     if change := _change(pair, worth):
         return change
@@ -149,10 +151,10 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     if worth.answer == "Close call":
         return Action("rent for some", name, worth.runs) if name else Action("use either")
     if is_open:
-        timings = pair.cpu.timings
+        cpu = pair.cpu
         # More epochs narrow their own error only.
-        if timings.untimed_epochs and error_of_mean(timings.pass_seconds) > MACHINE:
-            wanted_seconds = _LONGER * (timings.total_seconds - timings.startup_seconds)
+        if cpu.untimed_epochs and error_of_mean(cpu.pass_seconds) > MACHINE:
+            wanted_seconds = _LONGER * (cpu.total_seconds - cpu.startup_seconds)
             if wanted_seconds > sampled_seconds:  # else the sample ended by itself
                 return Action("measure longer", seconds=wanted_seconds)
         if is_here:
@@ -185,7 +187,7 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
         remedies = [each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies]
         same_model = (each for each in remedies if each.learns != "something else")
         if remedy := next(same_model, None):
-            gain = remedy.predicted.of_job(run.timings).middle
+            gain = remedy.predicted.of_job(run).middle
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
             found.append((gain, over_cpu, action))
@@ -194,28 +196,29 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
     return max(pays, key=lambda each: each[1])[2] if pays else None
 
 
-def fewer_epochs(run: Result, settings: Comparing) -> FewerEpochs | None:
+def fewer_epochs(run: Job, settings: Comparing) -> FewerEpochs | None:
     """Return the epoch that reached the target or the best accuracy long before the last epoch.
 
     The best accuracy of a training that a time limit ended is not known, nor what fewer epochs
     reach if the schedule depends on their number.
     """
-    accuracies = [epoch.validation_accuracy for epoch in run.history]
-    depends = run.settings and run.settings.schedule.depends_on_epochs
-    if not accuracies or None in accuracies or run.stops_early or depends:
+    accuracies, given = [epoch.validation_accuracy for epoch in run.history], run.settings
+    if not given or not accuracies or None in accuracies:
         return None
-    known, timings = [each or 0.0 for each in accuracies], run.timings
+    if given.stops_early or given.depends_on_epochs:
+        return None
+    known = [each or 0.0 for each in accuracies]
     wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
     learns = max(known) > known[0]
-    wanted += [max(known)] if learns and not timings.untimed_epochs else []
+    wanted += [max(known)] if learns and not run.untimed_epochs else []
     for epoch, accuracy in enumerate(known, 1):
         if any(accuracy >= each for each in wanted):
-            share = epoch / timings.planned_epochs
+            share = epoch / run.epochs
             if share > LONG_BEFORE:
                 return None
-            left_seconds = timings.whole_seconds - (1 - share) * timings.passes_seconds
+            left_seconds = run.whole_seconds - (1 - share) * run.passes_seconds
             is_target = bool(settings.target_accuracy and accuracy >= settings.target_accuracy)
-            return FewerEpochs(epoch, accuracy, is_target, timings.whole_seconds / left_seconds)
+            return FewerEpochs(epoch, accuracy, is_target, run.whole_seconds / left_seconds)
     return None
 
 

@@ -14,11 +14,10 @@ from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
 from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_remedy
-from photofinish.answer.result import Result
-from photofinish.answer.step_costs import StepCosts
-from photofinish.config.experiment import ResidentInput
+from photofinish.answer.step_costs import StepCosts, step_costs
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
+from photofinish.results.job import Job
 
 Cause = Literal[
     "input-bound", "copy-bound", "launch-bound", "compute-bound", "start-up-bound",
@@ -42,7 +41,7 @@ NoRemedy = Literal[
 class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
-    run: Result
+    run: Job
     remedies: tuple[Remedy, ...] = ()
     """Changes that were tried, the best one first."""
     no_remedy: NoRemedy | None = None
@@ -52,54 +51,55 @@ class Diagnosis:
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
 
 
-def diagnose(run: Result) -> tuple[Diagnosis, ...]:
+def diagnose(run: Job) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
     diagnoses = []
-    if run.timings.startup_seconds > MOST_STARTUP_SHARE * run.timings.whole_seconds:
+    if run.startup_seconds > MOST_STARTUP_SHARE * run.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
-    epoch = _diagnose_epoch(run, run.costs) if run.costs else _diagnose_waits(run)
+    costs = step_costs(run)
+    epoch = _diagnose_epoch(run, costs) if costs else _diagnose_waits(run)
     if epoch:
         diagnoses.append(epoch)
     return tuple(diagnoses)
 
 
-def _diagnose_waits(run: Result) -> Diagnosis | None:
+def _diagnose_waits(run: Job) -> Diagnosis | None:
     """Return a diagnosis of steps without parts, or None if nothing is known of them."""
     waits = run.has_steps and run.waiting_share > 0.5
-    if waits and not run.timings.step_warnings:
-        remedies = loader_remedies(run, run.settings) if run.settings else []
-        has_tried = run.timings.loader and run.timings.loader.tried_inputs
+    if waits and not run.step_warnings:
+        remedies = loader_remedies(run) if run.settings else []
+        has_tried = run.loader and run.loader.tried_inputs
         return Diagnosis(
             "an epoch", "input-bound", run, tuple(remedies), "no gain" if has_tried else None
         )
     likely: Cause | None = "input-bound" if waits else None
-    why = BUSY if waits else run.timings.not_attributed
+    why = BUSY if waits else run.not_attributed
     return Diagnosis("an epoch", "not known", run, not_known=why, likely=likely) if why else None
 
 
-def _diagnose_epoch(run: Result, costs: StepCosts) -> Diagnosis:
+def _diagnose_epoch(run: Job, costs: StepCosts) -> Diagnosis:
     cause, remedy = _cause(run, costs)
-    if run.timings.step_warnings:
+    if run.step_warnings:
         return Diagnosis("an epoch", "not known", run, not_known=BUSY, likely=cause)
-    fewer = fewer_threads(run.timings)
+    fewer = fewer_threads(run)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
         gain = Gain.of_steps(costs, fewer.turns)
         remedy = Remedy("threads", {"devices.cpu.threads": fewer.threads}, gain)
     if isinstance(remedy, Remedy):
-        if remedy.is_worth_it(run.timings):
+        if remedy.is_worth_it(run):
             return Diagnosis("an epoch", cause, run, (remedy,))
         remedy = "no gain"
-    if tried := loader_remedies(run, costs.experiment):
+    if tried := loader_remedies(run):
         return Diagnosis("an epoch", cause, run, tuple(tried))
-    loader = run.timings.loader
+    loader = run.loader
     by_loader = "copies", "workers", "untried copies", "untried workers"
     if remedy in by_loader and loader and loader.tried_inputs:
         remedy = "no gain"
     return Diagnosis("an epoch", cause, run, no_remedy=remedy)
 
 
-def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
-    host = run.timings.host
+def _cause(run: Job, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
+    host = run.host
     cores = allowed_cores(host.cpu) if host.cpu else 1
     if costs.input_seconds > costs.step_alone_seconds:
         is_copy = costs.copying_seconds > costs.loading_seconds
@@ -117,32 +117,32 @@ def _cause(run: Result, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:
 def _against_input(
     costs: StepCosts, cores: int, cause: Literal["copy-bound", "input-bound"]
 ) -> NoRemedy:
-    settings = costs.experiment.input
-    if isinstance(settings, ResidentInput):
+    settings = costs.settings
+    if settings.workers is None:
         return "resident"
     if cause == "copy-bound":
-        return "copies" if settings.pin_memory and settings.non_blocking else "untried copies"
+        return "copies" if settings.overlaps_copies else "untried copies"
     return "workers" if cores <= settings.workers else "untried workers"
 
 
-def _against_launching(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_launching(run: Job, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest captured steps or the larger batch, which were tried."""
     if tried := costs.attribution.tried_by("captured"):
         captured = step_remedy(run, costs, tried)
-        if captured.is_worth_it(run.timings):
+        if captured.is_worth_it(run):
             return captured
-    if costs.attribution.other_batch_images <= costs.experiment.batch_size:
+    if costs.attribution.other_batch_images <= costs.settings.batch_size:
         return "small job"
     return larger_batch(run, costs)
 
 
-def _against_computing(run: Result, costs: StepCosts) -> Remedy | NoRemedy:
+def _against_computing(run: Job, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest the tried precision or algorithms that gain most. bf16 changes the model most."""
     remedies = [
         step_remedy(run, costs, tried)
         for tried in costs.attribution.tried
         if tried.by != "captured"
     ]
-    worth = [each for each in remedies if each.is_worth_it(run.timings)]
+    worth = [each for each in remedies if each.is_worth_it(run)]
     worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
     return worth[-1] if worth else "used well"

@@ -20,12 +20,11 @@ from photofinish.answer.estimates import (
     with_batch,
 )
 from photofinish.answer.prices import cheapest_machine
-from photofinish.answer.result import Result
+from photofinish.answer.step_costs import shares
 from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
-from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.machine.host import allowed_cores
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job, JobSettings
 from photofinish.results.measurements import Operations
 
 _LARGER_BATCH = 8
@@ -60,7 +59,7 @@ class Estimate:
 
 
 def estimate_job(
-    run: Result,
+    run: Job,
     operations: Operations,
     stays: SpeedupBounds,
     accelerator: Accelerator,
@@ -82,19 +81,24 @@ def estimate_job(
 
 
 def _estimate_step(
-    run: Result, settings: Experiment | None, operations: Operations, accelerator: Accelerator
+    run: Job, settings: JobSettings | None, operations: Operations, accelerator: Accelerator
 ) -> StepEstimate | None:
     """Return the estimate of a step with these settings. A script has no settings."""
-    seconds = run.timings.step_seconds
-    if run.timings.attribution:
-        seconds = [*seconds, *run.timings.attribution.other_batch.step_seconds]
+    seconds = run.step_seconds
+    if run.attribution:
+        seconds = (*seconds, *run.attribution.other_batch.step_seconds)
     return estimate_step(
         operations,
         accelerator,
-        run.wanted_precision,
+        wanted_precision(run),
         min(seconds),
         is_captured=are_captured(settings, operations),
     )
+
+
+def wanted_precision(run: Job) -> str:
+    """Return the precision in the settings, which a device without it replaces."""
+    return run.settings.precision if run.settings else run.precision
 
 
 class _EstimatedJob:
@@ -102,29 +106,32 @@ class _EstimatedJob:
 
     def __init__(
         self,
-        run: Result,
+        run: Job,
         operations: Operations,
         stays: SpeedupBounds,
         accelerator: Accelerator,
         scale: float,
     ) -> None:
-        self._timings = run.timings
-        samples = self._timings.training_image_count
+        samples = run.samples
         # A script that loads no batches has steps without samples.
-        steps = samples / operations.images if samples else self._timings.steps_per_epoch or 1
+        steps = samples / operations.images if samples else run.steps_per_epoch or 1
         self.steps = scale * steps
-        self.startup_seconds = self._timings.once_seconds
+        self.startup_seconds, self._epochs = run.once_seconds, run.epochs
         loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
-        self.most_loading_seconds = steps * (run.step_loading_seconds or 0.0)
+        self.most_loading_seconds = steps * (
+            (run.script and run.script.step_loading_seconds) or 0.0
+        )
         """Most time of an epoch's loading that workers here hide behind its steps."""
         self._loads_itself = run.loads_itself
         # Work of a script's own code, and what takes longer than training, such as rollouts, stays.
-        epoch_seconds = self._timings.mean_epoch_seconds
-        self._between_seconds = run.between_seconds
-        rest_seconds = run.shares.get("the rest", 0.0) * epoch_seconds - run.between_seconds
+        epoch_seconds = run.mean_epoch_seconds
+        # What an experiment does between epochs is the trainer's own, and not in its times.
+        by_parts = run.by_parts if run.script else None
+        self._between_seconds = by_parts.between_seconds if by_parts else 0.0
+        rest_seconds = shares(run).get("the rest", 0.0) * epoch_seconds - self._between_seconds
         self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)
-        self._validation_share = share = self._timings.validation_share
+        self._validation_share = share = run.validation_share
         self._rollout_seconds = 0.0 if run.settings or share <= 1 else share * epoch_seconds
         """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
@@ -142,7 +149,7 @@ class _EstimatedJob:
     def time(self, step: StepEstimate) -> UncertainTime:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
-        epochs = self._timings.planned_epochs
+        epochs = self._epochs
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
 
         def seconds(steps: int, cpu: int, start: int) -> float:
@@ -173,13 +180,13 @@ class _EstimatedJob:
 
 
 def _larger_batch(
-    run: Result, operations: Operations, accelerator: Accelerator, step: StepEstimate
+    run: Job, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
     """Return a step with a larger batch, if launching decides its time and the memory suffices."""
-    if not step.is_launch_bound or not run.timings.training_image_count:
+    if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
-    precision = operations.precision(run.wanted_precision)
+    precision = operations.precision(wanted_precision(run))
     if fits(larger, precision, accelerator.memory_gib) == "no":
         return None
     found = _estimate_step(run, None, larger, accelerator)
@@ -188,39 +195,35 @@ def _larger_batch(
     return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
 
 
-def measured_over_estimated(
-    run: Result, operations: Operations, measured: Sequence[JobTimes]
-) -> float:
+def measured_over_estimated(run: Job, operations: Operations, measured: Sequence[Job]) -> float:
     """Return the factor on all estimates by a quiet GPU's step, or 1 without a measurement.
 
     Errors of two accelerators correlate weakly (0.18 in 714 pairs), so the square root of the
     ratio predicts best.
     """
     by_name = {each.full_name: each for each in accelerators().values()}
-    for timings in measured:
-        accelerator = by_name.get(timings.device_name)
-        by_parts = timings.epoch_by_parts
-        knows_waits = timings.steady_state or (by_parts and by_parts.waiting_seconds)
-        is_fit = timings.device_count == 1 and not timings.busy and knows_waits
+    for job in measured:
+        accelerator = by_name.get(job.device_name)
+        knows_waits = job.steady_state or (job.by_parts and job.by_parts.waiting_seconds)
+        is_fit = job.device_count == 1 and not job.busy and knows_waits
         if not accelerator or not is_fit:
             continue
         if step := _estimate_step(run, run.settings, operations, accelerator):
-            return math.sqrt(timings.median_step_seconds / step.seconds)
+            return math.sqrt(job.median_step_seconds / step.seconds)
     return 1.0
 
 
-def _loading_factor(run: Result, name: str) -> float:
+def _loading_factor(run: Job, name: str) -> float:
     """Return the ratio of loading times on a rented machine and here.
 
     A loader's workers share the cores. An unknown machine counts as having this machine's cores.
     """
-    cpu, machine = run.timings.host.cpu, cheapest_machine(name)
-    source = run.settings.input if run.settings else None
-    if cpu is None or machine is None or not isinstance(source, LoaderInput):
+    cpu, machine = run.host.cpu, cheapest_machine(name)
+    if cpu is None or machine is None or not run.settings or run.settings.workers is None:
         return 1.0
-    workers, cores = max(1, source.workers), allowed_cores(cpu)
+    workers, cores = max(1, run.settings.workers), allowed_cores(cpu)
     here, there = min(workers, cores), min(workers, machine.cores)
-    loader = run.timings.loader
+    loader = run.loader
     if loader is None or not loader.tried_workers:
         return here / there
     known = min(there, cores)  # more share the cores here, and would not there

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.config.compare import Accelerator
-from photofinish.config.cuda_graphs import why_not_captured
-from photofinish.config.experiment import Experiment
 from photofinish.config.precisions import PRECISIONS
+from photofinish.results.job import JobSettings
 from photofinish.results.measurements import Operations
 
 TIMES_WHAT_IS_SAVED = 17.1
@@ -113,11 +112,11 @@ def estimate_step(
     return StepEstimate((fast, middle, slow), launches, launches[1] > device_seconds)
 
 
-def are_captured(settings: Experiment | None, operations: Operations) -> bool:
+def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
     """Return True if these settings capture the counted step. Scripts have no settings."""
     if settings is None or settings.batch_size != operations.images:
         return False
-    return why_not_captured(settings) is None
+    return settings.is_captured
 
 
 def with_batch(operations: Operations, images: int) -> Operations:

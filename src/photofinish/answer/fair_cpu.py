@@ -17,7 +17,7 @@ from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.step_costs import fixed_share
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import LoadWindow, load_warnings
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job
 from photofinish.results.measurements import InTurns
 
 BUSY = 2.0
@@ -39,7 +39,7 @@ PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
 
 
-def fair_seconds(run: JobTimes) -> float:
+def fair_seconds(run: Job) -> float:
     """Return the least time of the job as it ran: without interruptions, on fair settings.
 
     If fewer threads were faster, it uses them. With slow kernels, it computes in fp32.
@@ -51,7 +51,7 @@ def fair_seconds(run: JobTimes) -> float:
     return max(0.0, once_seconds) + max(0.0, run.passes_seconds - saved_seconds)
 
 
-def idle_seconds(run: JobTimes) -> float | None:
+def idle_seconds(run: Job) -> float | None:
     """Return the job's time with an idle machine's epochs, or None if these are not known.
 
     A start-up that computes most of its time takes its CPU time.
@@ -78,7 +78,7 @@ def slowdown_of_a_thread(load: Sequence[LoadWindow]) -> float:
     return max(BUSY, 1 + waited_seconds / running_seconds if running_seconds else BUSY)
 
 
-def least_epoch_seconds(run: JobTimes) -> float | None:
+def least_epoch_seconds(run: Job) -> float | None:
     """Return the least time of a training pass on an idle machine, or None if unknown."""
     step_seconds = least_step_seconds(run)
     if step_seconds is None or run.steps_per_epoch is None:
@@ -86,7 +86,7 @@ def least_epoch_seconds(run: JobTimes) -> float | None:
     return run.steps_per_epoch * (step_seconds + least_batch_seconds(run))
 
 
-def least_step_seconds(run: JobTimes) -> float | None:
+def least_step_seconds(run: Job) -> float | None:
     """Return the least time of a step on an idle machine, or None if unknown.
 
     A script's step includes the wait for its batch. With several threads, only short steps are
@@ -106,7 +106,7 @@ def least_step_seconds(run: JobTimes) -> float | None:
     return cpu_seconds / SHARED_CACHES if run.host.threads == 1 and cpu_seconds else None
 
 
-def least_batch_seconds(run: JobTimes) -> float:
+def least_batch_seconds(run: Job) -> float:
     """Return the least wait for a batch on a quiet machine, or 0 if unknown.
 
     A script's steps include it.
@@ -123,7 +123,7 @@ def least_batch_seconds(run: JobTimes) -> float:
     return min(1.0, run.epoch_steps or 1.0) * min(quickest_seconds, least_seconds)
 
 
-def least_startup_seconds(run: JobTimes) -> float:
+def least_startup_seconds(run: Job) -> float:
     """Return the least time of the start-up on a quiet machine."""
     if run.startup_cpu_seconds is not None:
         return min(run.startup_seconds, run.startup_cpu_seconds)
@@ -140,7 +140,7 @@ class FewerThreads:
     """Time of the job with this number of threads."""
 
 
-def fewer_threads(run: JobTimes) -> FewerThreads | None:
+def fewer_threads(run: Job) -> FewerThreads | None:
     """Return the number of threads with which steps were more than a tenth faster, or None.
 
     Returns None on a busy machine, where threads wait for each other.
@@ -169,7 +169,7 @@ class SlowKernels:
     """Time of the job with steps at an fp32 product's rate."""
 
 
-def slow_kernels(run: JobTimes) -> SlowKernels | None:
+def slow_kernels(run: Job) -> SlowKernels | None:
     """Return how slow half-precision steps are if most of an epoch is their arithmetic, or None."""
     operations, rate = run.operations, run.fp32_flops_a_second
     if not (operations and rate and run.steps_per_epoch):

@@ -10,7 +10,6 @@ from photofinish.answer.candidates import Answer
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.word import of_one_training
-from photofinish.nested import dotted
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Grid:
 
 def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    of_each = [pair.cpu.settings for pair in pairs]
-    settings = [dict(dotted(each.model_dump(mode="json"))) for each in of_each if each]
+    settings = [pair.cpu.settings.values for pair in pairs if pair.cpu.settings]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for each in settings for key in each):
         values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))

@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from photofinish.answer.result import Predictions, Trained
 from photofinish.answer.seeds import (
     ENOUGH_SEEDS,
     ScoreDifference,
@@ -21,7 +20,7 @@ from photofinish.answer.seeds import (
 from photofinish.config.precisions import curve_tolerance
 from photofinish.data.tasks import TASKS
 from photofinish.results import EpochMetrics
-from photofinish.results.records import FirstStep, TensorFingerprint
+from photofinish.results.trained import FirstStep, Predictions, TensorFingerprint, Trained
 
 ModelMatch = Literal[
     "identical", "same within rounding", "same so far", "equivalent", "not shown", "different"
@@ -89,17 +88,16 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     A time limit or early stopping may end one, as rounding errors grow. Accuracies are equivalent
     if their difference is surely less than the margin.
     """
-    one, other = cpu.record, device.record
     first, second = cpu.first_step, device.first_step
-    tolerance = curve_tolerance(one.precision, other.precision)
+    tolerance = curve_tolerance(cpu.precision, device.precision)
     both_draw = bool(first and second and first.draws_in_training and second.draws_in_training)
     loss, other_loss = (run.history[-1].training_loss for run in (cpu, device))
     # Rounding has grown into another training, as another seed gives one.
     ended_apart = not both_draw and not abs(loss - other_loss) <= tolerance * abs(loss)
     epochs, difference = None, None
     end: tuple[Layer, ...] = ()
-    is_limited = cpu.timings.epochs_left or device.timings.epochs_left
-    stopped_apart = one.experiment.early_stopping and len(cpu.history) != len(device.history)
+    is_limited = cpu.epochs_left or device.epochs_left
+    stopped_apart = cpu.stops_early and len(cpu.history) != len(device.history)
     if is_limited or (stopped_apart and not both_draw):
         epochs = min(len(cpu.history), len(device.history))
     else:
@@ -110,8 +108,8 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
             )
     curves = _curves(cpu.history[:epochs], device.history[:epochs], tolerance)
     before_the_end = (
-        _equal("settings", one.experiment == other.experiment),
-        _equal("data", one.data_sha256 == other.data_sha256),
+        _equal("settings", cpu.settings == device.settings),
+        _equal("data", cpu.data_sha256 == device.data_sha256),
         *_beginnings(cpu, device),
         _not_comparable(curves) if both_draw else curves,
     )
@@ -125,7 +123,7 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
 
 def _beginnings(cpu: Trained, device: Trained) -> Iterator[Layer]:
     """Yield the initial weights, and what `measure` recorded of the first step, if it did."""
-    same_weights = cpu.record.initial_weights_sha256 == device.record.initial_weights_sha256
+    same_weights = cpu.initial_weights_sha256 == device.initial_weights_sha256
     first, second = cpu.first_step, device.first_step
     if first is None or second is None:
         yield _equal("initial weights", same_weights)
@@ -155,8 +153,7 @@ def _end(
     cpu: Trained, device: Trained, tolerance: float, margin: float
 ) -> tuple[tuple[Layer, ...], ScoreDifference | None]:
     """Compare final predictions, score and weights. Also return the accuracies' difference."""
-    one, other = cpu.record, device.record
-    columns, task, difference = len(one.class_names), TASKS[one.task], None
+    columns, task, difference = len(cpu.class_names), TASKS[cpu.task], None
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
     if not len(cpu.predictions.actual):  # for a custom step, or a tuple or dict of targets
@@ -165,12 +162,12 @@ def _end(
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
         rows = columns if task.is_all_or_nothing else 1
-        if same_items and task.is_one_of_many and one.target_shape:
+        if same_items and task.is_one_of_many and cpu.target_shape:
             difference = difference_of_positions(cpu, device)
         elif same_items:
             difference = difference_of_items(cpu, device, rows)
         predictions = _classes(cpu.predictions, device.predictions, rows, difference, margin)
-    same_weights = one.weights_sha256 == other.weights_sha256
+    same_weights = cpu.weights_sha256 == device.weights_sha256
     return (*predictions, Layer("final weights", same_weights, within_rounding=True)), difference
 
 

@@ -7,19 +7,10 @@ import statistics
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from photofinish.answer.result import Result
 from photofinish.answer.step_costs import StepCosts
 from photofinish.answer.uncertainty import ONCE, Interval, UncertainTime, error_of_mean
-from photofinish.config.experiment import Experiment, LoaderInput
-from photofinish.results.job_times import JobTimes
-from photofinish.results.measurements import (
-    LEARNS,
-    InTurns,
-    Learns,
-    LoaderTimes,
-    Tried,
-    TriedBy,
-)
+from photofinish.results.job import Job, JobSettings
+from photofinish.results.measurements import LEARNS, InTurns, Learns, LoaderTimes, Tried, TriedBy
 
 _OTHER_RUN = math.log(1.07)
 """What a whole training may gain more, or less, than steps that are tried, by hand.
@@ -71,7 +62,7 @@ class Gain(NamedTuple):
     def middle(self) -> float:
         return math.sqrt(self.low * self.high)
 
-    def of_job(self, times: JobTimes) -> Gain:
+    def of_job(self, times: Job) -> Gain:
         """Return the speed-up of the whole job, of which only the epochs get faster.
 
         Its start-up takes another time in each run.
@@ -96,55 +87,55 @@ class Remedy:
     def learns(self) -> Learns:
         return LEARNS[self.by]
 
-    def is_worth_it(self, times: JobTimes) -> bool:
+    def is_worth_it(self, times: Job) -> bool:
         """Return True if the job gets clearly faster, and even the low end is a gain."""
         return self.predicted.low > 1 and self.predicted.of_job(times).middle >= _LEAST_GAIN
 
 
-def step_remedy(run: Result, costs: StepCosts, tried: Tried) -> Remedy:
+def step_remedy(run: Job, costs: StepCosts, tried: Tried) -> Remedy:
     """Return settings that were tried on the device's steps, with their gain."""
-    return to_remedy(run, costs.experiment, tried, Gain.of_steps(costs, tried.turns))
+    return to_remedy(run, costs.settings, tried, Gain.of_steps(costs, tried.turns))
 
 
-def larger_batch(run: Result, costs: StepCosts) -> Remedy:
+def larger_batch(run: Job, costs: StepCosts) -> Remedy:
     """Return the batch size that was tried, with its gain."""
     tried, images = costs.attribution, costs.attribution.other_batch_images
-    assert costs.timings.steady_state
-    steps = costs.experiment.batch_size / images
-    turns = InTurns(base=costs.timings.steady_state, changed=tried.other_batch)
+    assert run.steady_state
+    steps = costs.settings.batch_size / images
+    turns = InTurns(base=run.steady_state, changed=tried.other_batch)
     gain = Gain.of_steps(costs, turns, steps)
-    return Remedy("batch size", {f"experiments.{run.experiment}.batch_size": images}, gain)
+    return Remedy("batch size", {f"experiments.{run.name}.batch_size": images}, gain)
 
 
-def loader_remedies(run: Result, experiment: Experiment) -> list[Remedy]:
+def loader_remedies(run: Job) -> list[Remedy]:
     """Return the two changes of params.yaml with the highest gain, or fewer, best first."""
-    loader, settings = run.timings.loader, experiment.input
-    if loader is None or not isinstance(settings, LoaderInput):
+    loader, settings = run.loader, run.settings
+    if loader is None or settings is None or settings.workers is None:
         return []
     remedies = []
     for tried in loader.tried_inputs:
-        steps = max(1.0, run.timings.training_image_count / experiment.batch_size)
+        steps = max(1.0, run.samples / settings.batch_size)
         gain = _gain_of_input(run, steps, loader, settings, tried)
-        remedies.append(to_remedy(run, experiment, tried, gain))
-    remedies = [each for each in remedies if each.is_worth_it(run.timings)]
+        remedies.append(to_remedy(run, settings, tried, gain))
+    remedies = [each for each in remedies if each.is_worth_it(run)]
     return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
 
 
 def _gain_of_input(
-    run: Result, epoch_steps: float, loader: LoaderTimes, settings: LoaderInput, tried: Tried
+    run: Job, epoch_steps: float, loader: LoaderTimes, settings: JobSettings, tried: Tried
 ) -> Gain:
     """Return an epoch's gain by another input, with the starts of workers that were not tried."""
     speedup = step_speedup(tried.turns)
     if speedup is None:
         return Gain()
     given = tried.changes.get("input", {})
-    workers = 0 if given == "resident" else given.get("workers", settings.workers)
+    workers = 0 if given == "resident" else given.get("workers", settings.workers or 0)
     starts = {0: 0.0} | {each.workers: each.start_seconds for each in loader.tried_workers}
     # Workers that persist start once in all epochs.
-    once = 1 / run.timings.planned_epochs
+    once = 1 / run.epochs
     own_share = once if settings.persistent_workers else 1.0
     new_share = once if tried.by == "workers" else own_share
-    own_seconds = own_share * starts.get(settings.workers, 0.0) / epoch_steps
+    own_seconds = own_share * starts.get(settings.workers or 0, 0.0) / epoch_steps
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     low, high = (
@@ -153,11 +144,11 @@ def _gain_of_input(
     return Gain(low, high)
 
 
-def to_remedy(run: Result, experiment: Experiment, tried: Tried, gain: Gain) -> Remedy:
+def to_remedy(run: Job, settings: JobSettings, tried: Tried, gain: Gain) -> Remedy:
     """Return the lines of params.yaml that change as was tried."""
-    owners = {"decode": f"datasets.{experiment.dataset}"}
-    settings = {
-        f"{owners.get(key, f'experiments.{run.experiment}')}.{key}": value
+    owners = {"decode": f"datasets.{settings.dataset}"}
+    changes = {
+        f"{owners.get(key, f'experiments.{run.name}')}.{key}": value
         for key, value in tried.changes.items()
     }
-    return Remedy(tried.by, settings, gain)
+    return Remedy(tried.by, changes, gain)

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.bounds import SpeedupBounds
-from photofinish.answer.estimated_job import Estimate, estimate_job, measured_over_estimated
+from photofinish.answer.estimated_job import (
+    Estimate,
+    estimate_job,
+    measured_over_estimated,
+    wanted_precision,
+)
 from photofinish.answer.estimates import fits, least_memory_bytes
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.result import Result
 from photofinish.config.compare import Accelerator, Comparing, accelerators
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job
 
 
 @dataclass(frozen=True)
@@ -35,16 +39,15 @@ class RentalComparison:
 
 
 def renting(
-    run: Result, stays: SpeedupBounds, settings: Comparing, measured: Sequence[JobTimes] = ()
+    run: Job, stays: SpeedupBounds, settings: Comparing, measured: Sequence[Job] = ()
 ) -> RentalComparison:
     """Return estimates of time and cost for each accelerator in the settings.
 
     Estimates are scaled by `measured` times of the same training on a GPU.
     """
-    timings, options, not_counted = run.timings, [], None
-    operations = timings.operations
+    options, not_counted, operations = [], None, run.operations
     if operations and run.loading_seconds is not None:
-        precision = operations.precision(run.wanted_precision)
+        precision = operations.precision(wanted_precision(run))
         scale = measured_over_estimated(run, operations, measured)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
@@ -59,7 +62,7 @@ def renting(
             )
             options.append(option)
     elif settings.accelerators:
-        not_counted = timings.not_counted or (
+        not_counted = run.not_counted or (
             "its loading was not timed" if operations else "a step's operations were not counted"
         )
     return RentalComparison(tuple(options), not_counted)

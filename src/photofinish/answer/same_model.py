@@ -10,8 +10,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.parity import Layer, Parity, first_step_layers
 from photofinish.answer.same_script import SameScript, same_script
 from photofinish.config.precisions import curve_tolerance
-from photofinish.results.measured_job import MeasuredJob
-from photofinish.results.references import Reference
+from photofinish.results.job import Job
 
 Why = Literal["no GPU trained", "a script's model"]
 
@@ -50,7 +49,7 @@ def same_model(pair: Comparison) -> SameModel:
         return _of_script(pair)
     if found := _of_samples(pair):
         return SameModel(script=found)
-    of_gpus = (each for each in pair.same_model_references if each.training.device == "gpu")
+    of_gpus = (each for each in pair.same_model_references if each.device == "gpu")
     of_records = [compared for each in of_gpus if (compared := _with_record(pair, each))]
     best = max(of_records, key=lambda each: (each.has_first_step, each.epochs or 0), default=None)
     return SameModel(record=best) if best else SameModel(why_not=_why_not(pair))
@@ -78,34 +77,32 @@ def _of_script(pair: Comparison) -> SameModel:
     """Compare the first step of a script on both devices, here or on a rented machine."""
     for each in (pair, *pair.elsewhere):
         if found := _first_steps(each):
-            name = short_name(each.gpu.timings.device_name) if each.gpu else None
+            name = short_name(each.gpu.device_name) if each.gpu else None
             return SameModel(script=found, rented=None if each is pair else name)
     return SameModel(why_not=_why_not(pair))
 
 
 def _first_steps(pair: Comparison) -> SameScript | None:
     """Compare the first step of a script if both devices recorded it."""
-    runs = [run.timings for run in pair.trained if isinstance(run.timings, MeasuredJob)]
-    if len(runs) < 2 or not (runs[0].script and runs[1].script):
+    cpu, gpu = pair.cpu, pair.gpu
+    if not (cpu.script and gpu and gpu.script):
         return None
-    one, other = runs[0].script, runs[1].script
-    if not (one.first_steps and other.first_steps):
+    one, other = cpu.script.first_steps, gpu.script.first_steps
+    if not (one and other):
         return None
     # Without a counted step the precision is not known.
-    known = one.parameter_count is not None and one.precision != "tf32"  # which a CPU lacks
-    precisions = [one.precision if known else "fp32", other.precision]
-    if other.parameter_count is None:
-        precisions = []
-    return same_script(one.first_steps, other.first_steps, precisions)
+    is_known = cpu.script.is_counted and cpu.precision != "tf32"  # which a CPU lacks
+    precisions = [cpu.precision if is_known else "fp32", gpu.precision]
+    return same_script(one, other, precisions if gpu.script.is_counted else [])
 
 
-def _with_record(pair: Comparison, reference: Reference) -> RecordedModel | None:
+def _with_record(pair: Comparison, reference: Job) -> RecordedModel | None:
     """Compare the first step and the losses of the common epochs, or return None without any."""
     common = list(zip(pair.cpu.history, reference.history, strict=False))
     first = pair.cpu.first_step
     if not common and not (first and reference.first_step):
         return None
-    tolerance = curve_tolerance(pair.cpu.precision, reference.training.precision)
+    tolerance = curve_tolerance(pair.cpu.precision, reference.precision)
     alike = 0
     for here, there in common:
         largest = max(abs(here.training_loss), abs(there.training_loss))

@@ -10,7 +10,7 @@ from typing import Literal
 
 from photofinish.answer.parity import distance
 from photofinish.config.precisions import PRECISIONS, ScriptRounding
-from photofinish.results.measured import FirstScriptSteps
+from photofinish.results.trained import FirstScriptSteps
 
 Kind = Literal[
     "identical", "same step", "other step", "unseeded", "other inputs", "other weights",

@@ -9,10 +9,9 @@ from itertools import combinations
 
 import numpy as np
 
-from photofinish.answer.result import Trained
 from photofinish.answer.spending import TimeToTarget, time_to_target
 from photofinish.answer.uncertainty import Interval
-from photofinish.results.records import NetworkScores
+from photofinish.results.trained import NetworkScores, Trained
 
 ENOUGH_SEEDS = 3
 """Minimum number of seeds that can show that two devices train equally well."""
@@ -94,7 +93,7 @@ def difference_of_positions(cpu: Trained, device: Trained) -> ScoreDifference:
     ends.
     """
     hits, other = (side.predictions.predicted == side.predictions.actual for side in (cpu, device))
-    blocks = max(2, cpu.record.samples.get("test", 0) // 4)
+    blocks = max(2, cpu.test_samples // 4)
     apart = np.array_split(other.astype(float) - hits, blocks)
     means = Spread(tuple(float(block.mean()) for block in apart))
     sd = statistics.stdev(means.values)
@@ -173,14 +172,13 @@ class OverSeeds:
 
 def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     """Collect the scores of all seeds. They are assumed to start up as fast as the first seed."""
-    timings = run.timings
     targets = []
     if target is not None and run.history[0].validation_accuracy is not None:
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
-        for history, epochs in zip(histories, [timings.epochs, *timings.seeds], strict=True):
-            targets.append(time_to_target(history, epochs, timings.startup_seconds, target))
+        for history, epochs in zip(histories, [run.epochs, *run.seeds], strict=True):
+            targets.append(time_to_target(history, epochs, run.startup_seconds, target))
     return OverSeeds(
-        seeds=(run.record.experiment.seed, *(seed.seed for seed in run.seed_runs)),
+        seeds=(run.seed, *(seed.seed for seed in run.seed_runs)),
         scores=run.scores,
         score=Spread(run.scores.of_all_seeds(run.scores.main)),
         test_loss=Spread(run.scores.of_all_seeds("test_loss")),

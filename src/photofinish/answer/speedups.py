@@ -9,7 +9,7 @@ from typing import Literal
 
 from photofinish.answer.times import job_time, mean_time, training_time
 from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mean
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job
 
 Kind = Literal["step", "epoch", "end_to_end"]
 _NO_EPOCHS, _MOST_EPOCHS, _PRECISION = 1e-6, 1e9, 1e-9
@@ -33,7 +33,7 @@ class Speedup:
         return self.interval[0] > 1
 
 
-def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
+def speedups(cpu: Job, device: Job) -> dict[Kind, Speedup]:
     steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
         "step": _speedup("step", *steps),
@@ -42,12 +42,12 @@ def speedups(cpu: JobTimes, device: JobTimes) -> dict[Kind, Speedup]:
     }
 
 
-def job_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
+def job_speedup(cpu: Job, device: Job) -> Speedup:
     """Return the speed-up of the whole job. Its interval needs no repeats."""
     return _speedup("end_to_end", job_time(cpu), job_time(device))
 
 
-def epoch_speedup(cpu: JobTimes, device: JobTimes) -> Speedup:
+def epoch_speedup(cpu: Job, device: Job) -> Speedup:
     return _speedup("epoch", *(mean_time(run, run.epoch_seconds) for run in (cpu, device)))
 
 
@@ -70,7 +70,7 @@ class BreakEvenEpochs:
     """
 
 
-def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
+def break_even(cpu: Job, gpu: Job) -> BreakEvenEpochs:
     """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
     errors = [(run, error_of_mean(run.pass_seconds)) for run in (cpu, gpu)]
 
@@ -78,7 +78,7 @@ def break_even(cpu: JobTimes, gpu: JobTimes) -> BreakEvenEpochs:
         """Return the speed-up of a job of so many epochs, between the ends of its interval."""
         times = []
         for run, of_mean in errors:
-            passes_seconds = epochs * run.passes_seconds / run.planned_epochs
+            passes_seconds = epochs * run.passes_seconds / run.epochs
             times.append(training_time(run, run.startup_seconds, passes_seconds, of_mean))
         on_cpu, on_gpu = times
         low, high = on_cpu.over(on_gpu)

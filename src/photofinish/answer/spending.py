@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from photofinish.answer.prices import SECONDS_AN_HOUR
-from photofinish.answer.result import Result
 from photofinish.config.compare import Comparing
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import Job
+from photofinish.results.trained import DeviceLabel
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,20 @@ class ResourceUse:
     cost_to_target: float | None = None
 
 
-def resource_use(run: Result, settings: Comparing) -> ResourceUse:
+def resource_use(run: Job, settings: Comparing) -> ResourceUse:
     """Return the training's cost in total and up to the target accuracy.
 
     The total has repeats and further seeds. A script has no history, so it has no target.
     """
-    device, timings = run.device, run.timings
+    device, trained = run.device, run.trained
     currency = settings.prices.currency
-    further = [*run.trained.timings.repeats, *run.trained.timings.seeds] if run.trained else []
-    paid_seconds = timings.total_seconds + sum(map(passed_seconds, further))
+    further = [*trained.repeats, *trained.seeds] if trained else []
+    paid_seconds = run.total_seconds + sum(map(passed_seconds, further))
     whole = cost(device, paid_seconds, settings)
-    accuracy, history = settings.target_accuracy, run.history
-    if accuracy is None or not run.trained or history[0].validation_accuracy is None:
+    accuracy = settings.target_accuracy
+    if accuracy is None or not trained or trained.history[0].validation_accuracy is None:
         return ResourceUse(whole, currency)
-    epochs = run.trained.timings.epochs
-    target = time_to_target(history, epochs, timings.startup_seconds, accuracy)
+    target = time_to_target(trained.history, trained.epochs, run.startup_seconds, accuracy)
     if target.seconds is None:
         return ResourceUse(whole, currency, target)
     return ResourceUse(whole, currency, target, cost(device, target.seconds, settings))

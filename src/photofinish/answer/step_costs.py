@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from photofinish.config.experiment import Experiment
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job, JobSettings
 from photofinish.results.measurements import StepAttribution
 
 PARTS = {
@@ -33,55 +31,25 @@ both sizes would be wrong.
 class StepCosts:
     """Times per step of a full batch."""
 
-    experiment: Experiment
-    timings: JobTimes
+    settings: JobSettings
     attribution: StepAttribution
+    parts_seconds: Mapping[str, float]
     loading_seconds: float
     """Time to load a batch, as fast as without steps."""
-
-    @property
-    def steps_per_epoch(self) -> float:
-        """Number of steps. A smaller last batch is a fraction."""
-        return max(1.0, self.timings.training_image_count / self.experiment.batch_size)
-
-    @property
-    def epoch_seconds(self) -> float:
-        """Time of an epoch as `measure` measured it, beside the steps that are taken apart."""
-        return self.timings.measured_epoch_seconds
-
-    @property
-    def epoch_share_seconds(self) -> float:
-        return self.epoch_seconds / self.steps_per_epoch
-
-    @cached_property
-    def epoch_share_spread(self) -> tuple[float, float]:
-        """Time per step in a fast and in a slow epoch."""
-        by_parts = self.timings.epoch_by_parts
-        assert by_parts
-        return spread([seconds / self.steps_per_epoch for seconds in by_parts.values])
-
-    @cached_property
-    def parts_seconds(self) -> dict[str, float]:
-        parts = self.attribution.parts
-        seconds = parts.median_seconds
-        return {name: seconds[field] for name, field in PARTS.items() if field in seconds}
+    input_seconds: float
+    """Time per step of an epoch if the steps took no time."""
+    step_alone_seconds: float
+    """Steady-state time of a step with its batch on the device."""
+    fixed_seconds: float
+    """Time of a step that does not depend on its number of samples."""
+    epoch_share_seconds: float
+    """Time per step of an epoch as `measure` measured it, beside the steps that are taken apart."""
+    epoch_share_spread: tuple[float, float]
+    """The same in a fast and in a slow epoch."""
 
     @property
     def copying_seconds(self) -> float:
         return self.parts_seconds["copying to the device"]
-
-    @property
-    def input_seconds(self) -> float:
-        """Time per step of an epoch if the steps took no time."""
-        source = self.experiment.input
-        if source.name == "loader" and source.workers:  # they load the next batches meanwhile
-            return max(self.loading_seconds, self.copying_seconds)
-        return self.loading_seconds + self.copying_seconds
-
-    @cached_property
-    def step_alone_seconds(self) -> float:
-        """Steady-state time of a step with its batch on the device."""
-        return self.timings.median_step_seconds
 
     @property
     def busy_share(self) -> float:
@@ -91,20 +59,74 @@ class StepCosts:
         """
         return min(1.0, self.step_alone_seconds / self.epoch_share_seconds)
 
-    @cached_property
-    def fixed_seconds(self) -> float:
-        """Time of a step that does not depend on its number of samples.
 
-        Computed from the fastest steps, because other programs can only slow steps down.
-        """
-        seconds = min(self.timings.step_seconds)
-        launch_seconds = self.attribution.launch_seconds  # only on an accelerator
-        if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
-            return 0.0
-        samples = min(self.experiment.batch_size, self.timings.training_image_count)
-        other_seconds = min(self.attribution.other_batch.step_seconds)
-        other_samples = self.attribution.other_batch_images
-        return self.step_alone_seconds * fixed_share(samples, seconds, other_samples, other_seconds)
+def step_costs(job: Job) -> StepCosts | None:
+    """Return the times of a step's parts, or None if its steps were not taken apart."""
+    settings, attribution, by_parts = job.settings, job.attribution, job.by_parts
+    if not (settings and attribution and by_parts):
+        return None
+    medians = attribution.parts.median_seconds
+    parts_seconds = {name: medians[part] for name, part in PARTS.items() if part in medians}
+    loading_seconds = job.loading_seconds or by_parts.mean_waiting_seconds
+    loading_seconds /= max(1.0, job.epoch_steps or 1)
+    if not by_parts.waiting_seconds:
+        loading_seconds = medians["waiting_seconds"]
+    input_seconds = loading_seconds + parts_seconds["copying to the device"]
+    if settings.workers:  # they load the next batches meanwhile
+        input_seconds = max(loading_seconds, parts_seconds["copying to the device"])
+    steps = max(1.0, job.samples / settings.batch_size)
+    low, high = np.quantile([seconds / steps for seconds in by_parts.values], [0.1, 0.9])
+    return StepCosts(
+        settings=settings,
+        attribution=attribution,
+        parts_seconds=parts_seconds,
+        loading_seconds=loading_seconds,
+        input_seconds=input_seconds,
+        step_alone_seconds=job.median_step_seconds,
+        fixed_seconds=job.median_step_seconds * _fixed_share(job, settings, attribution),
+        epoch_share_seconds=by_parts.seconds / steps,
+        epoch_share_spread=(float(low), float(high)),
+    )
+
+
+def _fixed_share(job: Job, settings: JobSettings, attribution: StepAttribution) -> float:
+    """Return the share of a step's time that does not depend on its number of samples.
+
+    Computed from the fastest steps, because other programs can only slow steps down.
+    """
+    seconds = min(job.step_seconds)
+    launch_seconds = attribution.launch_seconds  # only on an accelerator
+    if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
+        return 0.0
+    samples, others = min(settings.batch_size, job.samples), attribution.other_batch
+    other_samples = attribution.other_batch_images
+    return fixed_share(samples, seconds, other_samples, min(others.step_seconds))
+
+
+def shares(job: Job) -> dict[str, float]:
+    """Return the share of each part in an epoch's step, or an empty dict if that is not known."""
+    costs, step_seconds = step_costs(job), step_share_seconds(job)
+    apart = dict(costs.parts_seconds if costs else job.script.step_parts if job.script else {})
+    if job.device == "gpu" and costs:
+        return {part: seconds / sum(apart.values()) for part, seconds in apart.items()}
+    apart.pop("waiting for data", None)  # the CPU's waits are in its training's parts
+    if not (job.by_parts and job.by_parts.waiting_seconds):
+        return {}
+    waiting, computing = {"waiting for data": job.waiting_share}, 1 - job.waiting_share
+    if not apart or not step_seconds:
+        return waiting | {"computing": computing}
+    # They were timed in other steps, which may have been slower.
+    whole_seconds = max(computing * step_seconds, sum(apart.values()))
+    parts = {part: computing * seconds / whole_seconds for part, seconds in apart.items()}
+    parts.pop("the rest", None)
+    return waiting | parts | {"the rest": max(0.0, computing - sum(parts.values()))}
+
+
+def step_share_seconds(job: Job) -> float | None:
+    """Return the time per step of an epoch, which the shares divide, if it is known."""
+    if costs := step_costs(job):
+        return costs.epoch_share_seconds
+    return job.median_epoch_seconds / job.steps_per_epoch if job.steps_per_epoch else None
 
 
 def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
@@ -116,8 +138,3 @@ def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds:
         return 0.0
     sample_seconds = (seconds - other_seconds) / (samples - other_samples)
     return min(1.0, max(0.0, 1 - samples * sample_seconds / seconds))
-
-
-def spread(values: Sequence[float]) -> tuple[float, float]:
-    low, high = np.quantile(values, [0.1, 0.9])
-    return float(low), float(high)

@@ -8,14 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from photofinish.answer.fair_cpu import fair_seconds, idle_seconds
-from photofinish.answer.uncertainty import (
-    MACHINE,
-    ONCE,
-    UncertainTime,
-    error_of_mean,
-    total,
-)
-from photofinish.results.job_times import JobTimes
+from photofinish.answer.uncertainty import MACHINE, ONCE, UncertainTime, error_of_mean, total
+from photofinish.results.job import Job
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class ByLoad:
         return self.idle.seconds if self.is_busy and self.is_known else None
 
 
-def time_by_load(run: JobTimes, *, with_seeds: bool = False) -> ByLoad:
+def time_by_load(run: Job, *, with_seeds: bool = False) -> ByLoad:
     """Return the times of the whole job."""
     time = _as_measured(run, with_seeds=with_seeds)
     if not run.busy:
@@ -60,24 +54,24 @@ def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
     return ByLoad(busy, idle, is_busy, all(each.is_known for each in times))
 
 
-def job_time(run: JobTimes, *, with_seeds: bool = False) -> UncertainTime:
+def job_time(run: Job, *, with_seeds: bool = False) -> UncertainTime:
     """Return the job's time, without an interval on a busy machine."""
     return time_by_load(run, with_seeds=with_seeds).shown
 
 
-def _as_measured(run: JobTimes, *, with_seeds: bool) -> UncertainTime:
+def _as_measured(run: Job, *, with_seeds: bool) -> UncertainTime:
     passes_seconds = run.passes_seconds + (run.seeds_seconds if with_seeds else 0.0)
     if run.is_bound:
         return UncertainTime(run.once_seconds + passes_seconds, slower=math.inf)
     time = training_time(run, run.once_seconds, passes_seconds, error_of_passes(run))
     if run.may_stop_early:
-        timed_share = 1 - run.untimed_epochs / run.planned_epochs
+        timed_share = 1 - run.untimed_epochs / run.epochs
         time = time.reaching(run.once_seconds + timed_share * passes_seconds)
     return time.reaching(time.seconds * fair_seconds(run) / run.whole_seconds)
 
 
 def training_time(
-    run: JobTimes, once_seconds: float, passes_seconds: float, of_passes: float
+    run: Job, once_seconds: float, passes_seconds: float, of_passes: float
 ) -> UncertainTime:
     """Return the time of a training of any length: its start-up and its passes."""
     seconds = once_seconds + passes_seconds
@@ -86,7 +80,7 @@ def training_time(
     return time.off_by(of_startup, of_passes * passes_seconds / seconds)
 
 
-def error_of_passes(run: JobTimes) -> float:
+def error_of_passes(run: Job) -> float:
     """Return the error of the passes' time in the whole job.
 
     The passes that were timed are known. If n of N were, the error of their mean counts by the root
@@ -94,11 +88,13 @@ def error_of_passes(run: JobTimes) -> float:
     """
     if not run.untimed_epochs:
         return 0.0
-    left = math.sqrt(run.untimed_epochs / run.planned_epochs)
-    return left * math.hypot(error_of_mean(run.pass_seconds), ONCE * run.assumed_share)
+    left, assumed_share = math.sqrt(run.untimed_epochs / run.epochs), 0.0
+    if run.timed.unit == "step":  # validation was timed once, and is assumed to be equal in all
+        assumed_share = run.validation_share / (1 + run.validation_share)
+    return left * math.hypot(error_of_mean(run.pass_seconds), ONCE * assumed_share)
 
 
-def mean_time(run: JobTimes, values: Sequence[float]) -> UncertainTime:
+def mean_time(run: Job, values: Sequence[float]) -> UncertainTime:
     """Return the mean of steps or epochs, without an interval on a busy machine."""
     error = math.inf if run.busy else error_of_mean(values)
     return UncertainTime(statistics.fmean(values), machine=MACHINE).off_by(error)

@@ -14,7 +14,6 @@ from photofinish.answer.candidates import (
     Reason,
     Worth,
     by_data_sheets,
-    candidates,
     for_all,
     short_name,
 )
@@ -24,6 +23,7 @@ from photofinish.answer.prices import GpuTerms, terms_of
 from photofinish.answer.times import ByLoad, time_by_load, total_by_load
 from photofinish.answer.uncertainty import Interval, UncertainTime
 from photofinish.config.compare import accelerators
+from photofinish.results.job import Job
 
 _REASONS: dict[Cause, Reason] = {
     "start-up-bound": "start-up",
@@ -46,8 +46,8 @@ def measured(pair: Comparison) -> Worth | None:
     """Decide by the job's time on the GPU here, or return None if none trained it."""
     if pair.compared is None or pair.gpu is None:
         return None
-    timings = pair.gpu.timings
-    here, there = time_by_load(pair.cpu.timings), time_by_load(timings)
+    gpu = pair.gpu
+    here, there = pair.time_here, time_by_load(gpu)
     ratios = here.busy.over(there.busy), here.idle.over(there.idle)
     answer = _common(_by_interval(ratio, 1.0, "Yes") for ratio in ratios)
     of_gpu = answer == "No"
@@ -58,7 +58,7 @@ def measured(pair: Comparison) -> Worth | None:
         answer,
         _REASONS.get(main) if main else None,
         here,
-        Candidate(short_name(timings.device_name), "measured", there.shown, timings=timings),
+        Candidate(short_name(gpu.device_name), "measured", there.shown, job=gpu),
         None if here.is_busy or there.is_busy else ratios[0],
         of_gpu,
     )
@@ -92,31 +92,31 @@ def bounded(pair: Comparison) -> Worth | None:
     if limit >= pair.settings.worth_it:
         return None
     reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
-    return Worth("any GPU", "No", reason, time_by_load(pair.cpu.timings), limit=limit)
+    return Worth("any GPU", "No", reason, pair.time_here, limit=limit)
 
 
 def not_estimated(pair: Comparison) -> Worth:
     """Return the answer if nothing is known of a GPU."""
-    here = time_by_load(pair.cpu.timings)
-    return Worth("any GPU", "Can't tell", "no estimate", here, limit=pair.bounds.job.at_most)
+    limit = pair.bounds.job.at_most
+    return Worth("any GPU", "Can't tell", "no estimate", pair.time_here, limit=limit)
 
 
 def loads_longer_than_it_starts(pair: Comparison) -> bool:
     """Return True if most of the time that stays on the CPU is loading, not start-up."""
-    return pair.bounds.job.measured_seconds > 2 * pair.cpu.timings.startup_seconds
+    return pair.bounds.job.measured_seconds > 2 * pair.cpu.startup_seconds
 
 
 def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
-    found = for_all([_with_seeds(pair, candidates(pair)) for pair in sweep])
+    found = for_all([_with_seeds(pair.cpu, pair.candidates) for pair in sweep])
     if not found and not settings.accelerators:
         return None
     if set(settings.accelerators) == accelerators().keys():
         # Of all GPUs, one that can't be rented is only shown, unless the user has a record of it.
         known = [each for each in found if each.terms.is_rented or each.basis == "recorded"]
         found = known or found
-    here = total_by_load([time_by_load(pair.cpu.timings, with_seeds=True) for pair in sweep])
+    here = total_by_load([time_by_load(pair.cpu, with_seeds=True) for pair in sweep])
     if found:
         return _by_candidates(here, found, len(sweep))
     every = [terms_of(name, settings) for name in settings.accelerators]
@@ -174,20 +174,20 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     """Return the answer with the times of one training instead of all seeds and the sweep."""
     if not worth.is_elsewhere:
         return worth
-    here = time_by_load(pair.cpu.timings)
+    here = pair.time_here
     if worth.gpu is None:
         return replace(worth, time_here=here)
-    own = next(each for each in candidates(pair) if each.name == worth.gpu.name)
+    own = next(each for each in pair.candidates if each.name == worth.gpu.name)
     return _of(worth, here, own)
 
 
-def _with_seeds(pair: Comparison, gpus: Sequence[Candidate]) -> list[Candidate]:
+def _with_seeds(cpu: Job, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
-    found, cpu = [], pair.cpu.timings
+    found = []
     for each in gpus:
         passes_seconds = 0.0
-        if each.timings:  # of a record, which may have other seeds
-            passes_seconds = each.timings.passes_seconds
+        if each.job:  # of a record, which may have other seeds
+            passes_seconds = each.job.passes_seconds
         elif each.option and each.option.estimate:
             passes_seconds = each.time.seconds - each.option.estimate.startup_seconds
         seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds

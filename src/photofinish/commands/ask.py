@@ -6,12 +6,10 @@ import functools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from photofinish.answer.comparison import Comparison, result_of_script
+from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide
 from photofinish.answer.estimates import CONTEXT_SECONDS
-from photofinish.answer.result import Result
 from photofinish.commands.ask_options import Terms
 from photofinish.commands.pipeline import print_answer
 from photofinish.config.compare import Comparing
@@ -30,8 +28,10 @@ from photofinish.reporting.ask_lines import (
     suggestion,
 )
 from photofinish.reporting.causes import stall_lines
+from photofinish.results.job import JobPair
 from photofinish.results.measured import Measured
-from photofinish.results.measured_job import measured_job
+from photofinish.results.measured_jobs import measured_job
+from photofinish.results.trained import DEVICE_LABELS
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
@@ -99,10 +99,10 @@ def ask_command(
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]
-        pair = _compared(job, records, first, why_no_gpu, settings)
-        there = [_compared(job, each, first, None, settings) for each in rented]
-        pair = replace(pair, elsewhere=tuple(there))
-        answers.append(JobAnswer(job, pair, decide(pair, limits.training_seconds)))
+        there = [compare(_jobs(job, both, first), settings) for both in rented]
+        pair = compare(_jobs(job, records, first, why_no_gpu), settings, there)
+        of_devices = dict(zip(DEVICE_LABELS, records, strict=False))
+        answers.append(JobAnswer(job, pair, decide(pair, limits.training_seconds), of_devices))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
@@ -219,18 +219,12 @@ def _records(
     return records
 
 
-def _compared(
-    job: WholeJob,
-    records: Sequence[Measured],
-    first: Measured,
-    why_no_gpu: str | None,
-    settings: Comparing,
-) -> Comparison:
-    """Compare the job on the CPU and on the GPU, if it ran there, each with its own steps."""
-
-    def result(record: Measured) -> Result:
-        named = record.model_copy(update={"job": job.name})
-        return result_of_script(measured_job(named, *own_length(job, record, first)))
-
-    on_cpu, *on_gpu = map(result, records)
-    return Comparison(on_cpu, on_gpu[0] if on_gpu else None, why_no_gpu, settings)
+def _jobs(
+    job: WholeJob, records: Sequence[Measured], first: Measured, why_no_gpu: str | None = None
+) -> JobPair:
+    """Return the job on the CPU and on the GPU, if it ran there, each with its own steps."""
+    cpu, *gpu = (
+        measured_job(record.model_copy(update={"job": job.name}), *own_length(job, record, first))
+        for record in records
+    )
+    return JobPair(cpu, gpu[0] if gpu else None, why_no_gpu)

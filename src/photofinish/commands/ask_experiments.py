@@ -8,24 +8,25 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from photofinish.answer.comparison import Comparison, with_settings
+from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide_all
-from photofinish.answer.result import Result
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, print_answers
 from photofinish.commands.ask_options import Terms, print_start
 from photofinish.config.base import read_plan
-from photofinish.config.compare import ComparePlan, Comparing
+from photofinish.config.compare import ComparePlan
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches, read_host
 from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
-from photofinish.results.measured import MEASURED, NotMeasured, read_measured
-from photofinish.results.measured_job import experiment_job
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import JobPair
+from photofinish.results.measured import MEASURED, Measured, NotMeasured, read_measured
+from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.results.references import read_references
+from photofinish.results.trained import DeviceLabel
+from photofinish.results.training_jobs import with_references
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import WholeJob
@@ -74,7 +75,7 @@ def ask_experiments(
 
 def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> Iterator[JobAnswer]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
-    pairs: list[Comparison] = []
+    sampled = list[tuple[JobPair, dict[DeviceLabel, Measured]]]()
     for number, name in enumerate(experiments, 1):
         print(
             f"{name}: training for up to {seconds(limits.training_seconds)}; nothing is kept "
@@ -82,34 +83,42 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
             file=sys.stderr,
         )
         try:
-            pairs.append(sample_on_both(name, limits.training_seconds, plan))
+            sampled.append(sample_on_both(name, limits.training_seconds))
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-    pairs = with_settings(pairs, plan, read_references(Path("reference"), plan.references))
+    references = read_references(Path("reference"), plan.references)
+    jobs = with_references([pair for pair, _ in sampled], references)
+    pairs = [compare(pair, plan) for pair in jobs]
     decisions = decide_all(pairs, limits.training_seconds)
-    for pair, decision in zip(pairs, decisions, strict=True):
-        timings = pair.cpu.timings
-        steps = float(timings.steps_per_epoch or 1)
-        job = WholeJob(pair.experiment, round(timings.planned_epochs), steps)
-        yield JobAnswer(job, pair, decision)
+    for pair, decision, (_, records) in zip(pairs, decisions, sampled, strict=True):
+        steps = float(pair.cpu.steps_per_epoch or 1)
+        job = WholeJob(pair.experiment, round(pair.cpu.epochs), steps)
+        yield JobAnswer(job, pair, decision, records)
 
 
-def sample_on_both(name: str, seconds: float, settings: Comparing) -> Comparison:
-    """Compare an experiment on the devices here, by samples of at most `seconds` seconds."""
+def sample_on_both(name: str, seconds: float) -> tuple[JobPair, dict[DeviceLabel, Measured]]:
+    """Measure an experiment on the devices here, each for at most `seconds` seconds."""
     planned = read_plan(PLAN / f"experiments/{name}.json", ExperimentPlan)
     if reason := _why_not_here("cpu"):
         raise UserError(f"{name} can't be measured on the CPU: {reason}")
-    cpu = sample(name, "cpu", planned, seconds)
+    measured: dict[DeviceLabel, Measured] = {"cpu": sample(name, "cpu", planned, seconds)}
     reason = _why_not_here("gpu")
     if reason is None:
         try:
-            return Comparison(cpu, sample(name, "gpu", planned, seconds), None, settings)
+            measured["gpu"] = sample(name, "gpu", planned, seconds)
         except UserError as error:
             reason = str(error)
-    return Comparison(cpu, None, reason, settings)
+    # The CPU trains without settings that only accelerators read, but estimates need them.
+    settings = planned.model_dump_json(include=set(Experiment.model_fields))
+    experiment = Experiment.model_validate_json(settings)
+    jobs = {
+        device: job_of_experiment(record, experiment, planned.custom_code)
+        for device, record in measured.items()
+    }
+    return JobPair(jobs["cpu"], jobs.get("gpu"), reason), measured
 
 
-def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Result:
+def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Measured:
     """Measure an experiment on a device for about `seconds` seconds, into a temporary record."""
     on_cpu = device == "cpu"
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:
@@ -132,14 +141,7 @@ def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: flo
         measured = read_measured(out / MEASURED)
     if isinstance(measured, NotMeasured):
         raise UserError(measured.reason)
-    fields = set(Experiment.model_fields)
-    job = Experiment.model_validate_json(planned.model_dump_json(include=fields))
-    # The CPU trains without settings that only accelerators read, but estimates need them.
-    changes = {"experiment": job, "custom_code": planned.custom_code}
-    assert measured.training
-    record = measured.training.model_copy(update=changes)
-    times = experiment_job(measured, job)
-    return Result(name, device, times, record.precision, record.parameter_count, record)
+    return measured
 
 
 def _why_not_here(device: DeviceLabel) -> str | None:

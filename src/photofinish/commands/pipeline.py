@@ -191,7 +191,8 @@ def _evaluate_alone() -> None:
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
     from photofinish.config.metrics import MetricsPlan
-    from photofinish.results.records import DEVICE_LABELS, EVALUATED, MODEL
+    from photofinish.results.records import EVALUATED, MODEL
+    from photofinish.results.trained import DEVICE_LABELS
 
     for file in sorted(Path("data/plan/experiments").glob("*.json")):
         results = Path("results", file.stem)

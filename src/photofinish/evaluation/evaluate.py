@@ -15,16 +15,13 @@ from photofinish.results.learned import load_network
 from photofinish.results.records import (
     EVALUATION,
     PREDICTIONS,
-    DeviceEvaluation,
-    DeviceLabel,
     Evaluation,
-    NetworkScores,
-    SeedScores,
     Unavailable,
     read_seeds,
     read_training,
     write_record,
 )
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, NetworkScores, SeedScores
 
 
 @dataclass(frozen=True)

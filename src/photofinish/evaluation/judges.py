@@ -20,7 +20,8 @@ from photofinish.errors import UserError
 from photofinish.evaluation.scores import SCORES
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
-from photofinish.results.records import DeviceEvaluation, TrainingRecord
+from photofinish.results.records import TrainingRecord
+from photofinish.results.trained import DeviceEvaluation
 from photofinish.training.batches import Batch, Normaliser, has_live_inputs, part_of
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.input_paths import validation_batch_size

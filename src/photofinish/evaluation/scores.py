@@ -10,7 +10,7 @@ from sklearn import metrics as sklearn_metrics
 
 from photofinish.data import TaskName
 from photofinish.data.packed import Array
-from photofinish.results.records import ClassScores, DeviceEvaluation
+from photofinish.results.trained import ClassScores, DeviceEvaluation
 
 _MOST_CLASSES = 1000
 """Largest number of classes with scores for each class."""

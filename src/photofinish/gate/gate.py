@@ -16,7 +16,7 @@ from photofinish.gate.change import Change, Rounds
 from photofinish.gate.sides import Checkout, TimedTraining, start_side, take_turns
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.stage.locks import exclusive_machine
 from photofinish.wording import ratio
 

@@ -19,7 +19,7 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
 from photofinish.planning.dependencies import dep_hashes
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
 

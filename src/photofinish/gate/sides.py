@@ -13,7 +13,7 @@ from pathlib import Path
 
 from photofinish.errors import UserError
 from photofinish.gate.change import Rounds, Turn
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 
 _TURN_SECONDS = 0.05
 """Least time of a turn, by hand. Most other programs run longer, and so slow both sides."""

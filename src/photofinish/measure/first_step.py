@@ -21,7 +21,7 @@ from photofinish.data.ragged import Ragged
 from photofinish.files import sha256_of_bytes
 from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.nested import Nested, leaves, map_nested, samples_in
-from photofinish.results.records import FirstStep
+from photofinish.results.trained import FirstStep
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch
 from photofinish.training.custom_check import StepResult, Tensors, run_step
 from photofinish.training.custom_step import CustomStep

@@ -9,7 +9,7 @@ from photofinish.config.base import read_plan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host
 from photofinish.results.measured import Measured, NotMeasured, write_measured
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.runs.run import REMEDY, Run
 from photofinish.stage.locks import exclusive_machine
 from photofinish.stage.process import own_rank

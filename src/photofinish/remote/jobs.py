@@ -30,7 +30,7 @@ is_leaving = threading.Event()
 """Set when this worker leaves its head. The scheduler then gives its job to another worker."""
 
 
-class Job(Record):
+class RemoteJob(Record):
     """Stages that a worker runs, and the files that its clone lacks."""
 
     title: str
@@ -55,7 +55,7 @@ def run_job(text: str) -> None:
     """Run the job on this worker. Raise RuntimeError with the stage's error if it fails."""
     from distributed import Reschedule
 
-    job = Job.model_validate_json(text)
+    job = RemoteJob.model_validate_json(text)
     clone = state_folder() / "worker"
     with exclusive(state_folder() / "locks", "worker", patience_seconds=float("inf")):
         clone_at(Path(), clone, job.commit)
@@ -106,7 +106,7 @@ def main() -> None:
     """Pull the data, run the stages, and push their results, in a clone at the job's commit."""
     from dvc.cli import main as dvc
 
-    job = Job.model_validate_json(sys.stdin.buffer.readline())
+    job = RemoteJob.model_validate_json(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_input, name="lifeline", daemon=True).start()
     for name, text in job.plan.items():
         (PLAN / name).parent.mkdir(parents=True, exist_ok=True)

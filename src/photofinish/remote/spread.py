@@ -23,9 +23,9 @@ from photofinish.config.loader import read_params
 from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
-from photofinish.remote.jobs import PLAN, Job, committed, run_job, stop_job
+from photofinish.remote.jobs import PLAN, RemoteJob, committed, run_job, stop_job
 from photofinish.remote.worker import CODE, DASK, code_version, key_of, resources_of, warn_if_open
-from photofinish.results.records import DEVICE_LABELS
+from photofinish.results.trained import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
 from photofinish.tracking import experiment_name
 from photofinish.wording import seconds
@@ -51,7 +51,7 @@ def spread(listen: str) -> None:
         _dvc("repro", "--pull")
 
 
-def _missing(commit: str) -> list[Job]:
+def _missing(commit: str) -> list[RemoteJob]:
     _dvc("repro", "--pull", "split", "download-weights")
     _dvc("push", "--run-cache", "split", "download-weights")
     params = read_params(Path("params.yaml"))
@@ -69,7 +69,7 @@ def _missing(commit: str) -> list[Job]:
                 continue
             machine = getattr(params.devices, device).machine
             where = machine or _HERE
-            job = Job(
+            job = RemoteJob(
                 title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
                 where=where,
                 key=key_of(machines[where], device),
@@ -79,7 +79,7 @@ def _missing(commit: str) -> list[Job]:
             jobs.append(job)
         stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
         title = f"evaluation of {name}"
-        jobs.append(Job(title=title, where="any machine", key=None, stages=stages, **common))
+        jobs.append(RemoteJob(title=title, where="any machine", key=None, stages=stages, **common))
     return jobs
 
 
@@ -123,7 +123,7 @@ def _dvc(*arguments: str) -> None:
         raise UserError(f"dvc {' '.join(arguments)} failed, as printed above")
 
 
-def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
+def _run_all(jobs: dict[str, RemoteJob], listen: str) -> list[str]:
     """Let workers train, then evaluate. Return the titles of failed jobs."""
     trainings = {title: job for title, job in jobs.items() if job.key}
     own = resources_of(Machine.here())
@@ -138,7 +138,7 @@ def _run_all(jobs: dict[str, Job], listen: str) -> list[str]:
         return failed + _run(client, complete, address)
 
 
-def _run(client: Any, jobs: dict[str, Job], address: str) -> list[str]:
+def _run(client: Any, jobs: dict[str, RemoteJob], address: str) -> list[str]:
     """Run the jobs, and print the outcome of each. Return the titles of failed jobs.
 
     Without `retries`, because a failed job would fail again. Dask replaces lost workers.

@@ -18,7 +18,7 @@ from photofinish.files import sha256_of_bytes, state_folder
 from photofinish.machine.fingerprint import Machine
 from photofinish.planning.source_code import module_code
 from photofinish.remote.jobs import is_leaving, stop_job
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 
 CODE = "photofinish"
 """Key of the head's `code_version` in the scheduler's metadata."""

@@ -22,9 +22,9 @@ from photofinish.answer.word import of_one_training
 from photofinish.config.base import Record
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.sentences import Verdict
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job
 from photofinish.results.measurements import Learns
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 
 
 class Number(Record):
@@ -188,7 +188,7 @@ def answer_record(pair: Comparison, verdict: Verdict) -> AnswerRecord:
             for found in diagnoses
         ),
         suggestions=tuple(
-            _suggestion(pair.experiment, device, remedy, found.run.timings)
+            _suggestion(pair.experiment, device, remedy, found.run)
             for device, diagnoses in pair.diagnoses.items()
             for found in diagnoses
             for remedy in found.remedies
@@ -237,9 +237,7 @@ def _candidate(option: RentalOption) -> CandidateRecord:
     )
 
 
-def _suggestion(
-    experiment: str, device: DeviceLabel, remedy: Remedy, times: JobTimes
-) -> Suggestion:
+def _suggestion(experiment: str, device: DeviceLabel, remedy: Remedy, times: Job) -> Suggestion:
     gain = remedy.predicted.of_job(times)
     return Suggestion(
         device=device,

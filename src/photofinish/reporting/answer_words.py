@@ -11,20 +11,13 @@ from collections.abc import Sequence
 from photofinish.answer.candidates import Candidate, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, gpu_of_yours
-from photofinish.answer.fair_cpu import slow_kernels
 from photofinish.answer.uncertainty import Interval
 from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.load import share_of_others
-from photofinish.reporting.causes import (
-    bound_share,
-    how_known,
-    remedy_line,
-    short_cause,
-)
+from photofinish.reporting.causes import bound_share, how_known, remedy_line, short_cause
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
-from photofinish.results.measured_job import MeasuredJob
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.wording import (
     between,
     factor,
@@ -45,7 +38,7 @@ MOST_OF_IT = 0.5
 def answer_text(pair: Comparison, decision: Decision) -> str:
     """Return the first line: a phrase, and the times here and there."""
     worth = decision.worth
-    if pair.cpu.timings.is_bound and worth.is_yes and worth.interval:
+    if pair.cpu.is_bound and worth.is_yes and worth.interval:
         return _only_a_gpu(pair, decision)
     kind = _kind(pair, worth)
     text = say(
@@ -81,9 +74,9 @@ def _only_a_gpu(pair: Comparison, decision: Decision) -> str:
     worth = decision.worth
     assert pair.gpu
     assert worth.interval
-    steps = [part for part in pair.gpu.timings.parts if part.holds == "steps"]
+    steps = [part for part in pair.gpu.parts if part.holds == "steps"]
     there_seconds = sum(part.seconds for part in steps) / sum(part.steps for part in steps)
-    here_seconds = sum(part.seconds for part in pair.cpu.timings.parts)
+    here_seconds = sum(part.seconds for part in pair.cpu.parts)
     values = {"least": factor(worth.interval[0]), "there": there_seconds, "here": here_seconds}
     return say("only a GPU", phrase=phrase(decision), **values)
 
@@ -129,7 +122,7 @@ def _here(pair: Comparison, worth: Worth, kind: str) -> str:
 
 def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
-    timings, value, interval = pair.cpu.timings, worth.here.seconds, worth.here.interval
+    timings, value, interval = pair.cpu, worth.here.seconds, worth.here.interval
     load, mark = worth.time_here, "~" * bool(timings.untimed_epochs)
     at_most = say("at most") if timings.may_stop_early else ""
     if load.is_busy:
@@ -158,9 +151,9 @@ def there_text(worth: Worth) -> str:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
-    timings = worth.gpu.timings
-    if worth.about == "the GPU here" and timings and (timings.busy or not is_wide(interval)):
-        return f"{'~' * bool(timings.untimed_epochs)}{seconds(value)}"
+    job = worth.gpu.job
+    if worth.about == "the GPU here" and job and (job.busy or not is_wide(interval)):
+        return f"{'~' * bool(job.untimed_epochs)}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
     return _marked(span(value, interval), worth)
@@ -214,7 +207,7 @@ def _waits(pair: Comparison, worth: Worth) -> str:
         return ""
     waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
     if pair.cpu.settings is None:  # it may have other work between its steps, too
-        own_seconds = pair.cpu.waiting_share * pair.cpu.timings.median_epoch_seconds
+        own_seconds = pair.cpu.waiting_share * pair.cpu.median_epoch_seconds
         waiting_seconds = min(waiting_seconds, own_seconds)
     share = waiting_seconds / estimate.epoch_seconds
     if share > MOST_OF_IT:
@@ -228,7 +221,7 @@ def _cause(pair: Comparison, worth: Worth) -> str:
 
 def _unknown(pair: Comparison, worth: Worth) -> str:
     """Return what is not known, if the answer is open."""
-    if slow := slow_kernels(pair.cpu.timings):
+    if slow := pair.slow_kernels:
         return say("slow kernels", precision=pair.cpu.precision, slow=slow)
     if worth.about == "the GPU here":
         return _cause(pair, worth)
@@ -237,7 +230,7 @@ def _unknown(pair: Comparison, worth: Worth) -> str:
     if worth.gpu:
         is_known = math.isfinite(worth.gained[1])
         return saves_text(worth) if is_known else say("gain unknown")
-    operations = pair.cpu.timings.operations
+    operations = pair.cpu.operations
     if operations and operations.without_formula:
         names = ", ".join(f"`{name}`" for name in operations.without_formula)
         return say("uncounted", names=names)
@@ -265,7 +258,7 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
     action, worth = decision.action, decision.worth
     kind: str = action.kind
     if kind == "measure again" and command is not None:
-        return say("ask again", took=pair.cpu.timings.total_seconds)
+        return say("ask again", took=pair.cpu.total_seconds)
     if kind == "measure again":
         return _measure_again(pair, action.devices)
     if kind == "change a setting":
@@ -305,7 +298,7 @@ def _setting(pair: Comparison, decision: Decision) -> str:
     assert remedy
     (device,) = decision.action.devices
     run = pair.gpu if device == "gpu" and pair.gpu else pair.cpu
-    gain = remedy.predicted.of_job(run.timings)
+    gain = remedy.predicted.of_job(run)
     return say(
         "change a setting",
         setting=remedy_line(remedy, pair.experiment),
@@ -318,20 +311,21 @@ def _setting(pair: Comparison, decision: Decision) -> str:
 
 def _measure_longer(pair: Comparison, action: Action, *, is_asked: bool) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
-    timings = pair.cpu.timings
+    timings = pair.cpu
     startup_seconds = 0.0 if is_asked else timings.startup_seconds  # --seconds is training alone
     limit = 10 * math.ceil((startup_seconds + action.seconds) / 10)
     more = limit - timings.total_seconds + timings.startup_seconds - startup_seconds
-    script = timings.script if isinstance(timings, MeasuredJob) else None
-    if script and not script.time_limit and not is_asked:
+    script = timings.script
+    if script and not script.has_time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 
 def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
     """Return how to measure again, with the time that it took on the busy machine."""
-    took_seconds = sum(run.timings.total_seconds for run in pair.trained if run.device in devices)
-    command = measure_again(f"{pair.cpu.stage}-{device}@{pair.experiment}" for device in devices)
+    took_seconds = sum(run.total_seconds for run in pair.trained if run.device in devices)
+    stage = "script" if pair.cpu.script else "train"
+    command = measure_again(f"{stage}-{device}@{pair.experiment}" for device in devices)
     return say("measure again", took=took_seconds, command=command)
 
 
@@ -347,12 +341,12 @@ def legend(
     answers: Sequence[tuple[Comparison, Decision]], texts: Sequence[str], *, is_asked: bool
 ) -> list[str]:
     """Return what is true of several answers, such as a busy machine."""
-    busy = [pair for pair, _ in answers if any(run.timings.busy for run in pair.trained)]
+    busy = [pair for pair, _ in answers if any(run.busy for run in pair.trained)]
     lines = []
     if any(not model_text(pair) for pair, _ in answers):
         lines.append(say("not checked"))
     if busy:
-        share = max(share_of_others(run.timings.load) for pair in busy for run in pair.trained)
+        share = max(share_of_others(run.load) for pair in busy for run in pair.trained)
         jobs = [pair.experiment for pair in busy] if len(answers) > 1 else []
         lines.append(say("legend of busy", jobs=jobs, share=share))
     for worth in (each.worth for _, each in answers if each.worth.is_elsewhere):

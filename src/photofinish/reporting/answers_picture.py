@@ -31,7 +31,7 @@ from photofinish.reporting.drawing import (
     panel,
 )
 from photofinish.reporting.say import say
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.wording import HIGH, MOST_WIDTH, is_wide, limit, seconds, times
 
 _TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)

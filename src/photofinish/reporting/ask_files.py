@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +12,8 @@ from photofinish.answer.decision import Decision
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.sentences import verdict
+from photofinish.results.measured import Measured
+from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.script_record import WholeJob
 
 
@@ -20,6 +22,8 @@ class JobAnswer:
     job: WholeJob
     pair: Comparison
     decision: Decision
+    records: Mapping[DeviceLabel, Measured]
+    """What each device measured, the CPU's first."""
 
 
 class AskFiles(NamedTuple):
@@ -47,7 +51,7 @@ def write_job_answers(
 def _as_json(answer: JobAnswer, command: Sequence[str]) -> dict[str, Any]:
     pair = answer.pair
     found = verdict(pair, answer.decision, command)
-    records = {run.device: run.timings.model_dump(mode="json") for run in pair.trained}
+    records = {device: run.model_dump(mode="json") for device, run in answer.records.items()}
     return {
         "job": asdict(answer.job),
         "answer": answer_record(pair, found).model_dump(mode="json"),

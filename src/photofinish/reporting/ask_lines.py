@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from photofinish.answer.candidates import Candidate, candidates
+from photofinish.answer.candidates import Candidate
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.prices import SECONDS_AN_HOUR
-from photofinish.answer.result import Result
+from photofinish.answer.step_costs import shares, step_share_seconds
 from photofinish.reporting.answer_words import (
     MOST_OF_IT,
     action_text,
@@ -25,8 +25,7 @@ from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
-from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import MeasuredJob
+from photofinish.results.job import Job
 from photofinish.scripts.run_script import Watched
 from photofinish.wording import between, counted, gibibytes, is_wide, seconds
 
@@ -80,9 +79,9 @@ def repaid_line(hour: JobAnswer) -> str | None:
 def bars(pair: Comparison, decision: Decision) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
     worth = decision.worth
-    mark = "~" if pair.cpu.timings.untimed_epochs else ""
-    mark = "over " if pair.cpu.timings.is_bound else mark
-    here_seconds = pair.cpu.timings.whole_seconds
+    mark = "~" if pair.cpu.untimed_epochs else ""
+    mark = "over " if pair.cpu.is_bound else mark
+    here_seconds = pair.cpu.whole_seconds
     here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
     rows = [here._replace(is_unsure=is_wide(worth.here.interval))]
     if decision.is_here and worth.gpu:
@@ -112,7 +111,7 @@ def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
 
     GPUs whose times are known too vaguely are left out.
     """
-    known = [each for each in candidates(pair) if not is_wide(each.interval_with_start)]
+    known = [each for each in pair.candidates if not is_wide(each.interval_with_start)]
     known.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
@@ -131,43 +130,43 @@ def _row(gpu: Candidate) -> _DrawnBar:
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
 
 
-def step_line(run: Result) -> str | None:
+def step_line(run: Job) -> str | None:
     """Return the parts of a step, which add up to the step, or None if they are not known."""
-    step_seconds = run.step_share_seconds
-    if not step_seconds or not run.shares:
+    step_seconds, parts = step_share_seconds(run), shares(run)
+    if not step_seconds or not parts:
         return None
-    device = re.sub(r"\((R|TM)\)", "", run.timings.device_name)
+    device = re.sub(r"\((R|TM)\)", "", run.device_name)
     texts = [say("step bar", device=device, step=step_seconds)]
-    for part, share in run.shares.items():
+    for part, share in parts.items():
         bar = _JOB * round(20 * share) or "▏"
         texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share >= 0.005 else []
     return f"  {' '.join(texts)}"
 
 
-def seen_line(run: Result, watched: Watched | None) -> str:
+def seen_line(run: Job, watched: Watched | None) -> str:
     """Return what was seen of a job, and what was not seen and is not counted."""
-    done, _, unit = run.timings.timed
+    done, _, unit = run.timed
     steps = watched.figures.steps if watched and watched.figures else round(done)
     unseen = []
     if watched and watched.figures and not watched.figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
-    if run.stops_early or watched:
+    if (run.settings and run.settings.stops_early) or watched:
         unseen.append(say("unseen stop"))
     if watched and watched.status != 0:
         unseen.append(say("unseen end"))
-    if run.timings.is_bound:
+    if run.is_bound:
         return say("watched none")
     seen = say("watched", count=counted(steps, "step" if watched else unit))
     if watched and steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
-    script = run.timings.script if isinstance(run.timings, MeasuredJob) else None
+    script = run.script
     seen += f" {say('mapped', script=script)}" if script and script.cuda_at else ""
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def _launching_share(gpu: JobTimes) -> float:
+def _launching_share(gpu: Job) -> float:
     """Return the least share of a step that launching takes, or 0 if the GPU's work hides it."""
-    script, counted = gpu.script if isinstance(gpu, MeasuredJob) else None, gpu.operations
+    script, counted = gpu.script, gpu.operations
     if not (script and counted) or script.idle_share < MOST_OF_IT:
         return 0.0
     return min(1.0, counted.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
@@ -186,10 +185,10 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", run=pair.cpu, gpu=gpu_words(decision.worth))
-    if pair.cpu.compiles and decision.worth.basis == "estimated":
+        yield say("hidden loading", script=pair.cpu.script, gpu=gpu_words(decision.worth))
+    if pair.cpu.script and pair.cpu.script.compiles and decision.worth.basis == "estimated":
         yield say("eager estimate", gpu=gpu_words(decision.worth))
-    if pair.gpu and (share := _launching_share(pair.gpu.timings)) > MOST_OF_IT:
+    if pair.gpu and (share := _launching_share(pair.gpu)) > MOST_OF_IT:
         yield say("launching", share=share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
     if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:

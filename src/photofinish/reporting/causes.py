@@ -9,13 +9,13 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.diagnosis import BUSY, Diagnosis
 from photofinish.answer.remedies import Remedy
+from photofinish.answer.step_costs import step_costs, step_share_seconds
 from photofinish.answer.word import loads_longer_than_it_starts
 from photofinish.machine.host import allowed_cores
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import TEMPLATES
-from photofinish.results.job_times import JobTimes
-from photofinish.results.measured_job import MeasuredJob
-from photofinish.results.records import DeviceLabel
+from photofinish.results.job import Job
+from photofinish.results.trained import DeviceLabel
 from photofinish.wording import with_article
 
 _MOST_STALLS = 4
@@ -24,21 +24,21 @@ _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "un
 
 def cause(found: Diagnosis) -> str:
     """Return what a job or an epoch waits for, with times."""
-    run, timings, costs = found.run, found.run.timings, found.run.costs
+    run, costs = found.run, step_costs(found.run)
     if found.cause == "start-up-bound":
-        share = timings.startup_seconds / timings.whole_seconds
-        return say(found.cause, share=share, whole=timings.whole_seconds)
+        share = run.startup_seconds / run.whole_seconds
+        return say(found.cause, share=share, whole=run.whole_seconds)
     if found.not_known:
         return say("why: busy") if found.not_known == BUSY else found.not_known
     if costs is None and run.waiting_share:
-        batch = run.waiting_share * (run.step_share_seconds or 0.0)
-        return say("script waits", run=run, batch=batch, step=timings.median_step_seconds)
+        batch = run.waiting_share * (step_share_seconds(run) or 0.0)
+        return say("script waits", run=run, batch=batch, step=run.median_step_seconds)
     if costs is None:
         return found.cause
     if found.cause in ("copy-bound", "input-bound"):
         what, batch_seconds = "copying", costs.copying_seconds
         if found.cause == "input-bound":
-            what = "the loader" if costs.experiment.input.name == "loader" else "gathering"
+            what = "the loader" if costs.settings.workers is not None else "gathering"
             batch_seconds = costs.input_seconds
         share, step = min(1.0, batch_seconds / costs.epoch_share_seconds), costs.step_alone_seconds
         return say("waits", what=say(what), share=share, batch=batch_seconds, step=step)
@@ -47,8 +47,8 @@ def cause(found: Diagnosis) -> str:
     share = 1 - costs.fixed_seconds / costs.step_alone_seconds
     if found.cause == "compute-bound":
         return say("arithmetic", share=share, threads=None)
-    cores = allowed_cores(timings.host.cpu) if timings.host.cpu else 1
-    return say("arithmetic", share=share, threads=timings.host.threads or 1, cores=cores)
+    cores = allowed_cores(run.host.cpu) if run.host.cpu else 1
+    return say("arithmetic", share=share, threads=run.host.threads or 1, cores=cores)
 
 
 def bound_share(pair: Comparison) -> float:
@@ -56,7 +56,7 @@ def bound_share(pair: Comparison) -> float:
     epoch, job = pair.bounds.epoch, pair.bounds.job
     if epoch and loads_longer_than_it_starts(pair):
         return min(1.0, epoch.measured_seconds / epoch.whole_seconds)
-    return min(1.0, pair.cpu.timings.startup_seconds / job.whole_seconds)
+    return min(1.0, pair.cpu.startup_seconds / job.whole_seconds)
 
 
 def short_cause(pair: Comparison, device: DeviceLabel) -> str:
@@ -67,9 +67,9 @@ def short_cause(pair: Comparison, device: DeviceLabel) -> str:
 
 
 def _share(found: Diagnosis) -> str:
-    run, costs, cause = found.run, found.run.costs, found.likely or found.cause
+    run, costs, cause = found.run, step_costs(found.run), found.likely or found.cause
     if cause == "start-up-bound":
-        share = run.timings.startup_seconds / run.timings.whole_seconds
+        share = run.startup_seconds / run.whole_seconds
         return say("share of start-up", share=share)
     if costs is None and cause == "input-bound":
         return say("share of waiting", share=run.waiting_share)
@@ -90,7 +90,7 @@ def advice(found: Diagnosis) -> str:
     if found.remedies:
         tries = zip(("try", "or try"), found.remedies, strict=False)
         return " ".join(
-            say(kind, line=remedy_line(each), prediction=prediction(each, found.run.timings))
+            say(kind, line=remedy_line(each), prediction=prediction(each, found.run))
             for kind, each in tries
         )
     why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
@@ -106,7 +106,7 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
     return ", ".join(f"{key}: {_yaml(value)}" for key, value in settings.items())
 
 
-def prediction(remedy: Remedy, times: JobTimes) -> str:
+def prediction(remedy: Remedy, times: Job) -> str:
     """Return the predicted gain of the whole job, and the prediction's source."""
     return say("gains", gain=remedy.predicted.of_job(times), how=how_known(remedy))
 
@@ -143,17 +143,17 @@ def estimate_hints(pair: Comparison, decision: Decision) -> Iterator[str]:
     if decision.is_here or option is None or option.estimate is None:
         return
     gpu, estimate = with_article(option.accelerator.name), option.estimate
-    if pair.cpu.compiles:
+    if pair.cpu.script and pair.cpu.script.compiles:
         yield say("eager estimate", gpu=gpu)
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", run=pair.cpu, gpu=gpu)
+        yield say("hidden loading", script=pair.cpu.script, gpu=gpu)
     if larger := estimate.larger_batch:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
 
 
 def stall_lines(pair: Comparison, decision: Decision) -> Iterator[str]:
     """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
-    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    script = pair.cpu.script
     is_slower = decision.answer == "No" and not decision.is_here
     if script is None or decision.gpu_name is None or is_slower:
         return

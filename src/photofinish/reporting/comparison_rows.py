@@ -11,9 +11,8 @@ from typing import Any
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.result import Result, Trained
 from photofinish.answer.spending import ResourceUse
-from photofinish.answer.step_costs import PARTS
+from photofinish.answer.step_costs import PARTS, StepCosts, shares, step_costs
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval
 from photofinish.machine.load import load_warnings
@@ -21,7 +20,8 @@ from photofinish.reporting.extrapolated import timed_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import metric_texts
 from photofinish.results.figures import FIGURES, Figure, figures_in
-from photofinish.results.records import DEVICE_LABELS, DeviceLabel
+from photofinish.results.job import Job
+from photofinish.results.trained import DEVICE_LABELS, DeviceLabel, Trained
 from photofinish.wording import seconds, utc_minute
 
 Rows = list[dict[str, Any]]
@@ -37,7 +37,7 @@ class _DeviceRow:
     decision: Decision | None
 
     @property
-    def run(self) -> Result | None:
+    def run(self) -> Job | None:
         return self.pair.cpu if self.device == "cpu" else self.pair.gpu
 
     @property
@@ -45,9 +45,9 @@ class _DeviceRow:
         return self.run.trained if self.run else None
 
     @property
-    def limited(self) -> Result | None:
-        """Result whose whole job's time is extrapolated."""
-        return self.run if self.run and self.run.timings.untimed_epochs else None
+    def limited(self) -> Job | None:
+        """Job whose whole job's time is extrapolated."""
+        return self.run if self.run and self.run.untimed_epochs else None
 
     @property
     def spent(self) -> ResourceUse | None:
@@ -66,27 +66,35 @@ class _DeviceRow:
     def epochs(self) -> int:
         """Epochs of the job, or 0 for a script without steps or result."""
         if settings := (self.run or self.pair.cpu).settings:
-            return settings.epochs
-        return round(self.run.timings.planned_epochs) * self.run.has_steps if self.run else 0
+            return int(settings.values["epochs"])
+        return round(self.run.epochs) * self.run.has_steps if self.run else 0
 
     @property
     def job_interval(self) -> Interval | None:
-        timings = self.limited and self.limited.timings
-        return job_time(timings).interval if timings and not timings.busy else None
+        job = self.limited
+        return job_time(job).interval if job and not job.busy else None
 
     @property
     def causes(self) -> list[str] | None:
         found = self.pair.diagnoses[self.device] if self.run else ()
         return [each.cause for each in found] or None
 
+    @property
+    def costs(self) -> StepCosts | None:
+        return step_costs(self.run) if self.run else None
+
+    @cached_property
+    def shares(self) -> dict[str, float]:
+        return shares(self.run) if self.run else {}
+
     @cached_property
     def figures(self) -> dict[str, Any]:
-        found = figures_in(self.run.timings, has_steps=self.run.has_steps) if self.run else []
+        found = figures_in(self.run) if self.run else []
         return {figure.name: value or None for figure, value in found}
 
 
-def _precision(run: Result) -> str | None:
-    return run.precision if run.record or run.timings.operations else None
+def _precision(run: Job) -> str | None:
+    return run.precision if run.settings or run.operations else None
 
 
 def _joined(texts: Iterable[str]) -> str | None:
@@ -140,12 +148,12 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     _column("answer_for", "decision.about"),
     _column("answer_by", "decision.worth.basis"),
     _column("answer_reason", "decision.worth.reason"),
-    _column("device_name", "run.timings.device_name", "hardware"),
+    _column("device_name", "run.device_name", "hardware"),
     _column("precision", "run", then=_precision),
     _column("parameters", "run.parameter_count"),
     _column("epochs", "epochs", "epochs"),
-    _column("epochs_trained", "trained.timings.epochs", "epochs trained", then=len),
-    _column("repeats", "trained.timings.repeats", then=lambda each: 1 + len(each)),
+    _column("epochs_trained", "trained.epochs", "epochs trained", then=len),
+    _column("repeats", "trained.repeats", then=lambda each: 1 + len(each)),
     _column(
         "test_accuracy", "trained.scores.test_accuracy", "test accuracy", "{:.2%}".format, dvc=True
     ),
@@ -157,11 +165,11 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
         for each in FIGURES
         if each.csv
     ),
-    _column("job_seconds", "limited.timings.whole_seconds", "whole job", seconds, dvc=True),
+    _column("job_seconds", "limited.whole_seconds", "whole job", seconds, dvc=True),
     *_interval("job_seconds", "job_interval"),
     _column(
         "job_extrapolated",
-        "limited.timings",
+        "limited",
         "whole job extrapolated",
         then=lambda timings: say("from", timed=timed_text(timings)),
     ),
@@ -183,17 +191,17 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
         then=lambda spent: None if spent.cost is None else spent.currency,
     ),
     _column("target_cost", "spent.cost_to_target", "cost to the target", "{:.2g}".format),
-    _column("overhead_seconds", "trained.timings.overhead.seconds"),
-    _column("checkpoint_seconds", "trained.timings.overhead.checkpoint_seconds"),
+    _column("overhead_seconds", "trained.overhead.seconds"),
+    _column("checkpoint_seconds", "trained.overhead.checkpoint_seconds"),
     _column("epoch_ceiling", "of_cpu.bounds.epoch.at_most"),
     _column("job_ceiling", "of_cpu.bounds.job.at_most"),
     _column("cause", "causes", then=itemgetter(0)),
     _column("epoch_cause", "causes", then=itemgetter(-1)),
-    _column("busy_share", "run.costs.busy_share", "device busy", "{:.0%}".format),
+    _column("busy_share", "costs.busy_share", "device busy", "{:.0%}".format),
     *(
         _column(
             field.replace("_seconds", "_share"),
-            f"run.shares.{part}",
+            f"shares.{part}",
             "waiting for batches" if field == "waiting_seconds" else None,
             "{:.0%}".format,
         )
@@ -201,18 +209,18 @@ COLUMNS: tuple[Figure[_DeviceRow], ...] = (
     ),
     _column(
         "load_warnings",
-        "run.timings.load",
+        "run.load",
         "unreliable because",
         then=lambda load: _joined(load_warnings(load)),
     ),
     _column(
         "resumed_at_epochs",
-        "trained.timings.resumed_at_epochs",
+        "trained.resumed_at_epochs",
         "resumed at epochs",
         then=lambda epochs: " ".join(map(str, epochs)) or None,
     ),
-    _column("host_name", "run.timings.host_name", "machine"),
-    _column("measured_at_unix_seconds", "run.timings.started_at_unix_seconds", "began", utc_minute),
+    _column("host_name", "run.host_name", "machine"),
+    _column("measured_at_unix_seconds", "run.started_at_unix_seconds", "began", utc_minute),
     Figure("reason", lambda row: None if row.run else row.pair.why_no_gpu),
 )
 """Columns of comparison.csv, in order. A new figure is one more line."""

@@ -7,30 +7,30 @@ import math
 from photofinish.answer.times import job_time
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.reporting.say import say
-from photofinish.results.job_times import JobTimes
+from photofinish.results.job import Job
 from photofinish.results.measured import Measured
-from photofinish.results.measured_job import experiment_job
+from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.wording import between, counted, is_wide, seconds
 
 
-def timed_text(timings: JobTimes) -> str:
+def timed_text(timings: Job) -> str:
     """Return `3 of 50 epochs`, or `50 epochs` if all of the job was timed."""
     done, of, unit = timings.timed
     whole = counted(round(of), unit)
     return say("timed", done=round(done), whole=whole) if timings.untimed_epochs else whole
 
 
-def mark(timings: JobTimes) -> str:
+def mark(timings: Job) -> str:
     """Return the mark of an extrapolated time, or an empty text."""
     return say("extrapolated", timed=timed_text(timings)) if timings.untimed_epochs else ""
 
 
-def early(timings: JobTimes) -> str:
+def early(timings: Job) -> str:
     """Return why an extrapolated time is an upper bound, or an empty text."""
     return say("stops early") if timings.may_stop_early else ""
 
 
-def caution(timings: JobTimes) -> str:
+def caution(timings: Job) -> str:
     """Return a caution about a training that was timed in part, as by a time limit."""
     (low, high), (done, _, unit) = job_time(timings).interval, timings.timed
     is_trained = unit == "epoch"  # else it was a sample of steps
@@ -49,7 +49,7 @@ def caution(timings: JobTimes) -> str:
 
 def job_line(measured: Measured, job: ExperimentPlan) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11-13 s), without ...`."""
-    times = experiment_job(measured, job)
+    times = job_of_experiment(measured, job)
     low, high = job_time(times, with_seeds=True).interval
     spread = "as busy as now" if times.busy else "estimated from one part"
     if math.isfinite(high):

@@ -14,10 +14,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from photofinish.answer.candidates import Candidate, candidates, short_name
+from photofinish.answer.candidates import Candidate, short_name
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
 from photofinish.answer.same_model import same_model
+from photofinish.answer.step_costs import shares, step_share_seconds
 from photofinish.reporting.answer_words import runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
@@ -34,7 +35,7 @@ from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.results import EpochMetrics
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.wording import is_wide, money
 
 _PART_COLOURS = {
@@ -112,7 +113,7 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
     """
     if decision.worth.gpu is None or (decision.is_here and not decision.worth.is_yes):
         return None
-    found = [each for each in candidates(pair) if each.cost and not is_wide(each.time.interval)]
+    found = [each for each in pair.candidates if each.cost and not is_wide(each.time.interval)]
     found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     found = found[:_MOST_GPUS]
     times = [each.with_start_seconds for each in found]
@@ -179,25 +180,25 @@ def _name_dots(
 @rc_context(SMALL_STYLE)
 def where_a_step_goes(pair: Comparison) -> Picture | None:
     """Draw a bar for each device of a step's parts, which add up to the step."""
-    runs = [run for run in pair.trained if run.shares and run.step_share_seconds]
+    runs = [run for run in pair.trained if shares(run) and step_share_seconds(run)]
     if not runs:
         return None
     figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
-    names = dict.fromkeys(part for run in runs for part in run.shares)
-    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in names}
+    names = dict.fromkeys(part for run in runs for part in shares(run))
+    parts = {part: [shares(run).get(part, 0.0) for run in runs] for part in names}
     begin, devices, texts = [0.0] * len(runs), [], []
-    for part, shares in parts.items():
-        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"
-        axes.barh(range(len(runs)), shares, 0.4, begin, color=_PART_COLOURS[part], label=name)
-        begin = [start + share for start, share in zip(begin, shares, strict=True)]
+    for part, of_runs in parts.items():
+        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in of_runs)}"
+        axes.barh(range(len(runs)), of_runs, 0.4, begin, color=_PART_COLOURS[part], label=name)
+        begin = [start + share for start, share in zip(begin, of_runs, strict=True)]
         texts.append(name)
     for y, run in enumerate(runs):
-        devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
+        devices.append(say("device step", device=run.device.upper(), step=step_share_seconds(run)))
         axes.text(0, y - 0.26, devices[-1], va="bottom")
     axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
     axes.set_axis_off()
     figure.legend(loc="outside lower left", ncols=3 - len(runs))
-    taken = [run.trained.timings.steps_taken for run in runs if run.trained]
+    taken = [run.trained.steps_taken for run in runs if run.trained]
     note = say("in graphs") if any(each and each.kind == "graph" for each in taken) else ""
     description = say("described step", devices=devices, parts=texts)
     return as_picture(figure, f"step-{pair.experiment}", say("step picture"), description, note)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide_all
-from photofinish.answer.result import Trained
 from photofinish.files import to_csv, to_json, write_text_atomically
 from photofinish.reporting.answers import Answers, write_answers
 from photofinish.reporting.comparison_rows import (
@@ -25,6 +24,7 @@ from photofinish.reporting.report_page import page_of
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
 from photofinish.results import EpochMetrics
+from photofinish.results.trained import Trained
 from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
@@ -109,7 +109,7 @@ def history_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return every epoch of every run, with the training time up to its end."""
     rows = []
     for result in _trained(pairs):
-        so_far = accumulate(epoch.training_seconds for epoch in result.timings.epochs)
+        so_far = accumulate(epoch.training_seconds for epoch in result.epochs)
         for epoch, training_seconds in zip(result.history, so_far, strict=True):
             rows.append((*astuple(epoch), training_seconds, *_run(result)))
     return _named("history.csv", rows)
@@ -119,7 +119,7 @@ def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
     """Return how many test samples of each class were predicted as each class, for each run."""
     rows = []
     for result in _trained(pairs):
-        names = result.record.class_names
+        names = result.class_names
         for actual, counts in zip(names, result.scores.confusion, strict=False):
             for predicted, count in zip(names, counts, strict=True):
                 rows.append((*_run(result), actual, predicted, count))

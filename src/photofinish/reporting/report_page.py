@@ -21,7 +21,6 @@ from photofinish.reporting.causes import commands, prediction, remedy_line
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, verdict
-from photofinish.results.references import hardware
 
 if TYPE_CHECKING:
     from photofinish.reporting.drawing import Picture
@@ -126,7 +125,7 @@ def _reasons(pairs: Sequence[Comparison], verdicts: list[Verdict]) -> list[str]:
         why = pair.why_no_gpu or ""
         is_absent = all(kind.absent in why for kind in KINDS.values())
         reasons.append(say("no GPU here") if is_absent else each.missing)
-    recorded = {short_name(hardware("gpu", each)) for pair in pairs for each in pair.gpus_elsewhere}
+    recorded = {short_name(each.hardware) for pair in pairs for each in pair.gpus_elsewhere}
     if recorded:
         reasons.append(say("records", gpus=sorted(recorded)))
     return [each for each in dict.fromkeys(reasons) if each]
@@ -140,7 +139,7 @@ def _details(pair: Comparison, answer: Verdict) -> Details:
     suggestions = [
         (
             remedy_line(each),
-            prediction(each, found.run.timings),
+            prediction(each, found.run),
             "\n".join(commands(pair.experiment, each)),
         )
         for found in diagnoses

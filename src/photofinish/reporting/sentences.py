@@ -10,20 +10,17 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision, decide
 from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.parity import Layer, Parity
-from photofinish.answer.result import Result, Trained
 from photofinish.answer.seeds import OverSeeds
 from photofinish.answer.speedups import Speedup
 from photofinish.machine.load import load_warnings
-from photofinish.reporting.answer_words import (
-    action_text,
-    answer_text,
-)
+from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
 from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
-from photofinish.results.measured_job import MeasuredJob
+from photofinish.results.job import Job
+from photofinish.results.trained import NetworkScores
 from photofinish.wording import faster, measure_again
 
 _METRICS_NAMED = 3
@@ -69,7 +66,7 @@ def verdict(
     details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]
     details += stall_lines(pair, decision)
     if "cpu" in pair.seeds:
-        is_whole = not pair.cpu.timings.untimed_epochs
+        is_whole = not pair.cpu.untimed_epochs
         details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
     return Verdict(
         experiment=pair.experiment,
@@ -88,24 +85,26 @@ def _evidence_of_both(pair: Comparison) -> Iterator[str]:
     cpu, gpu = pair.trained
     if epoch := pair.compared.speedups.get("epoch"):
         gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
-        devices = {"cpu": cpu.timings, "gpu": gpu.timings}
+        devices = {"cpu": cpu, "gpu": gpu}
         yield say("epochs", it=epoch, faster=gain, verdict=winner, **devices)
     yield from _why(cpu, pair.diagnoses["cpu"])
     yield from _why(gpu, pair.diagnoses["gpu"])
     if cpu.trained and gpu.trained:
-        yield _scores(cpu.trained, gpu.trained, pair.parity)
+        yield _scores(cpu, gpu, cpu.trained.scores, gpu.trained.scores, pair.parity)
         return
     on_cpu, on_gpu = (metric_texts(run)[:_METRICS_NAMED] for run in (cpu, gpu))
     if on_cpu and on_gpu:
         yield say("metrics", cpu=on_cpu, gpu=on_gpu)
 
 
-def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
+def _scores(
+    cpu: Job, gpu: Job, scores: NetworkScores, others: NetworkScores, parity: Parity | None
+) -> str:
     """Return where the models first differ, and the main score of both devices."""
-    texts, on_cpu, on_gpu = [], cpu.scores.main_text(), gpu.scores.main_text()
-    values = {"name": cpu.scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
+    texts, on_cpu, on_gpu = [], scores.main_text(), others.main_text()
+    values = {"name": scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
     if parity and parity.epochs is not None:
-        timed = {"cpu_timed": timed_text(cpu.timings), "gpu_timed": timed_text(gpu.timings)}
+        timed = {"cpu_timed": timed_text(cpu), "gpu_timed": timed_text(gpu)}
         return say("scores after", **values, **timed)
     if parity and (divergence := parity.first_divergence):
         texts.append(say("divergence", layer=divergence, finding=layer_finding(divergence, parity)))
@@ -114,7 +113,7 @@ def _scores(cpu: Trained, gpu: Trained, parity: Parity | None) -> str:
     return " ".join([*texts, say("scores", **values)])
 
 
-def metric_texts(run: Result) -> list[str]:
+def metric_texts(run: Job) -> list[str]:
     """Return the custom metrics of a result, each after its name."""
     return [
         f"{name} {'not a number' if value is None else f'{value:.4g}'}"
@@ -123,7 +122,7 @@ def metric_texts(run: Result) -> list[str]:
 
 
 def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
-    cpu, timings, what, scores = pair.cpu, pair.cpu.timings, "ran", ""
+    cpu, timings, what, scores = pair.cpu, pair.cpu, "ran", ""
     if cpu.trained:
         what, scores = "trained", cpu.trained.scores.in_words
         if timings.untimed_epochs:
@@ -184,7 +183,7 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return say("only one" if layer.at else "they differ", layer=layer)
 
 
-def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(run: Job, diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return the cause of an epoch's time, then the cause of the job's time."""
     if not run.has_steps:
         return [say("no steps")] if run.device == "cpu" else []
@@ -204,22 +203,22 @@ def _why(run: Result, diagnoses: Sequence[Diagnosis]) -> list[str]:
 
 def _cautions(pair: Comparison) -> Iterator[str]:
     """Yield further reasons to doubt the answer."""
-    script = pair.cpu.timings.script if isinstance(pair.cpu.timings, MeasuredJob) else None
+    script = pair.cpu.script
     if script and script.cuda_at:
         yield say("mapped", script=script)
-    if pair.cpu.timings.untimed_epochs:
-        yield caution(pair.cpu.timings)
+    if pair.cpu.untimed_epochs:
+        yield caution(pair.cpu)
     for run in pair.trained:
-        device, times = run.device.upper(), run.timings
+        device, times = run.device.upper(), run
         if warnings := load_warnings(times.load):
             yield say("busy times", device=device, why=warnings)
         elif run.settings and times.step_warnings:
-            command = measure_again([f"measure-{run.device}@{run.experiment}"])
+            command = measure_again([f"measure-{run.device}@{run.name}"])
             yield say("busy steps", device=device, why=times.step_warnings, command=command)
-    if any(run.timings.interruptions for run in pair.trained):
+    if any(run.interruptions for run in pair.trained):
         yield say("interrupted")
-    if pair.cpu.settings and not pair.cpu.settings.deterministic:
+    if pair.cpu.settings and pair.cpu.settings.values["deterministic"] == "False":
         yield say("not deterministic")
-    hosts = [run.timings.host_name for run in pair.trained]
+    hosts = [run.host_name for run in pair.trained]
     if len(set(hosts)) > 1:
         yield say("machines", hosts=hosts)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.result import Result
 from photofinish.answer.seeds import Spread
 from photofinish.answer.speedups import epoch_speedup
-from photofinish.machine.load import load_warnings
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
     cost_text,
@@ -23,14 +21,8 @@ from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import VERDICT, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
-from photofinish.wording import (
-    interval_text,
-    is_wide,
-    listed,
-    seconds,
-    times,
-    utc_day,
-)
+from photofinish.results.job import Job
+from photofinish.wording import interval_text, is_wide, listed, seconds, times, utc_day
 
 
 def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
@@ -73,7 +65,7 @@ def speedup_table(pair: Comparison) -> Table:
             "verdict": sentences.in_words(found),
         }
         rows.append(row)
-    if rows and pair.cpu.timings.untimed_epochs:
+    if rows and pair.cpu.untimed_epochs:
         rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
     return rows
 
@@ -131,18 +123,18 @@ def references_table(pair: Comparison) -> Table:
     """
     rows = []
     for each in pair.references:
-        timings, against_cpu = each.timings, epoch_speedup(pair.cpu.timings, each.timings)
-        day = utc_day(timings.started_at_unix_seconds)
+        against_cpu = epoch_speedup(pair.cpu, each)
+        day = utc_day(each.started_at_unix_seconds)
         row = {
             "hardware": each.hardware,
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
             "epoch (mean)": seconds(against_cpu.device_seconds),
             "speed-up": times(against_cpu.ratio),
-            "total": f"{seconds(timings.whole_seconds)}{mark(timings)}",
-            "test": say("score after", scores=each.scores.in_words, timed=timed_text(timings))
-            if each in pair.same_model_references
+            "total": f"{seconds(each.whole_seconds)}{mark(each)}",
+            "test": say("score after", scores=each.trained.scores.in_words, timed=timed_text(each))
+            if each.trained and each in pair.same_model_references
             else say("another training"),
-            "unreliable": "; ".join(load_warnings(timings.load)) or "no",
+            "unreliable": "; ".join(each.busy) or "no",
         }
         rows.append(row)
     return rows
@@ -176,9 +168,9 @@ def figures_table(pair: Comparison) -> Table:
     return [*rows, {"": "steps", **steps}] if {*steps.values()} != {NOTHING} else rows
 
 
-def _steps(run: Result) -> str:
+def _steps(run: Job) -> str:
     """Return how a GPU was given its steps, if in graphs or if there is a reason why not."""
-    taken = run.trained.timings.steps_taken if run.trained else None
+    taken = run.trained.steps_taken if run.trained else None
     if run.device == "cpu" or not taken:
         return NOTHING
     if taken.kind == "graph":

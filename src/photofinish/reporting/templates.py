@@ -173,10 +173,10 @@ TEMPLATES = {
     "With {it.larger_batch_size} times as "
     "many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "hidden loading": "The time on {gpu} has a wide range because {run.loader_workers:n worker} "
+    "hidden loading": "The time on {gpu} has a wide range because {script.workers:n worker} "
     "here hid the loading behind slower steps, so it "
     "could not be timed. It is between none and "
-    "{run.step_loading_seconds:time} a step, "
+    "{script.step_loading_seconds:time} a step, "
     "which the first batches took.",
     "eager estimate": "The script compiles its network. Estimates are of uncompiled steps, so "
     "{gpu} may be faster.",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from photofinish.config.base import Record
+from photofinish.results.job import Job
 from photofinish.wording import byte_size, seconds
 
 T = TypeVar("T")
@@ -34,34 +34,51 @@ class Figure(Generic[T]):
     """True if it is missing for a job that is timed as a whole."""
 
 
-def _of_times(attribute: str, label: str | None = None, **places: Any) -> Figure[Record]:
-    """Return a figure that is an attribute of a job's times, None if they do not have it."""
-    places = {"name": attribute, "write": seconds, "mlflow": attribute, **places}
-    return Figure(value=lambda times: getattr(times, attribute, None), label=label, **places)
+def _of_job(
+    name: str, value: Callable[[Job], Any], label: str | None = None, **places: Any
+) -> Figure[Job]:
+    places = {"write": seconds, "mlflow": name, **places}
+    return Figure(name, value, label, **places)
 
 
 _OF_STEPS = {"dvc": True, "needs_steps": True}
 FIGURES = (
-    _of_times("median_step_seconds", "step (median)", name="step_seconds", **_OF_STEPS),
-    _of_times("median_epoch_seconds", "epoch (median)", name="epoch_seconds", **_OF_STEPS),
-    _of_times(
+    _of_job(
+        "step_seconds",
+        lambda job: job.median_step_seconds if job.step_seconds else None,
+        "step (median)",
+        mlflow="median_step_seconds",
+        **_OF_STEPS,
+    ),
+    _of_job(
+        "epoch_seconds",
+        lambda job: job.median_epoch_seconds,
+        "epoch (median)",
+        mlflow="median_epoch_seconds",
+        **_OF_STEPS,
+    ),
+    _of_job(
         "images_per_second",
+        lambda job: job.samples_per_second,
         "samples/s",
         write=thousands,
         mlflow="median_images_per_second",
         needs_steps=True,
     ),
-    _of_times("startup_seconds", "start-up", needs_steps=True),
-    _of_times("total_seconds", "total", dvc=True),
-    _of_times("peak_memory_bytes", "memory (peak)", write=byte_size),
-    _of_times("peak_host_memory_bytes"),
-    _of_times("data_seconds", csv=False),
-    _of_times("warm_up_seconds", csv=False),
+    _of_job("startup_seconds", lambda job: job.startup_seconds, "start-up", needs_steps=True),
+    _of_job("total_seconds", lambda job: job.total_seconds, "total", dvc=True),
+    _of_job(
+        "peak_memory_bytes", lambda job: job.peak_memory_bytes, "memory (peak)", write=byte_size
+    ),
+    _of_job("peak_host_memory_bytes", lambda job: job.peak_host_memory_bytes),
+    _of_job("data_seconds", lambda job: job.data_seconds, csv=False),
+    _of_job("warm_up_seconds", lambda job: job.warm_up_seconds, csv=False),
 )
 
 
-def figures_in(times: Record, *, has_steps: bool) -> list[tuple[Figure[Record], Any]]:
+def figures_in(job: Job) -> list[tuple[Figure[Job], Any]]:
     """Return each figure with its value, which is None if it was not measured."""
     return [
-        (each, each.value(times) if has_steps or not each.needs_steps else None) for each in FIGURES
+        (figure, figure.value(job) if job.has_steps or not figure.needs_steps else None)
+        for figure in FIGURES
     ]

@@ -14,6 +14,7 @@ from photofinish.errors import UserError
 from photofinish.files import is_as_recorded
 from photofinish.models.registry import build_model
 from photofinish.results import records
+from photofinish.results.trained import SeedRun
 
 
 def weights_of(network: nn.Module) -> bytes:
@@ -29,7 +30,7 @@ def weights_of(network: nn.Module) -> bytes:
 
 
 def load_network(
-    folder: Path, record: records.TrainingRecord, seed_run: records.SeedRun | None = None
+    folder: Path, record: records.TrainingRecord, seed_run: SeedRun | None = None
 ) -> nn.Module:
     """Load the trained network, or a further seed's network, to the CPU."""
     check_code_unchanged(record.custom_code)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, RootModel
 
 from photofinish.config.base import Record
@@ -12,10 +15,17 @@ from photofinish.config.experiment import on_cpu, step_settings
 from photofinish.config.precisions import Precision
 from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
-from photofinish.results import records
-from photofinish.results.job_times import Timings
+from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import LoopSteps, StepMeasurements
 from photofinish.results.pass_times import Readings, StepsTaken, Where
+from photofinish.results.trained import (
+    DeviceEvaluation,
+    DeviceLabel,
+    FirstScriptSteps,
+    FirstStep,
+    Predictions,
+    SeedRun,
+)
 
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
 
@@ -36,22 +46,6 @@ class Stall(Record):
     line: int
     what: str
     """Function or operator that reads a value back, or `to` for a copy."""
-
-
-class FirstScriptSteps(Record):
-    """First step of a script, to compare it on two devices."""
-
-    inputs: list[list[float]]
-    """Fingerprint of each tensor that enters the network, as of an experiment's tensors."""
-    weights: str
-    """SHA-256 of the weights before the first step."""
-    losses: list[float]
-    gradients: dict[str, list[float]]
-    """Fingerprint of each weight's gradient before the optimizer's step."""
-    draws: bool
-    """True if a forward pass drew random numbers, such as for dropout."""
-    seed: int | None = None
-    """Seed of torch, which is another in each run of a script without one."""
 
 
 class ScriptFacts(Record):
@@ -108,7 +102,7 @@ class Measured(Readings, Where, StepMeasurements):
 
     status: Literal["measured"] = "measured"
     job: str
-    device: records.DeviceLabel
+    device: DeviceLabel
     training: records.TrainingRecord | None = None
     """Settings on which an experiment's step depends, data and network, before any training."""
     script: ScriptFacts | None = None
@@ -125,9 +119,32 @@ class Measured(Readings, Where, StepMeasurements):
     """Time of a script after its last step, if it ended by itself."""
     loop_steps: LoopSteps | None = None
     """Steps of a script on the CPU."""
-    first_step: records.FirstStep | None = None
+    first_step: FirstStep | None = None
     no_first_step: str | None = None
     load: tuple[LoadWindow, ...]
+
+
+@dataclass(frozen=True)
+class TrainedRecords:
+    """Records of an experiment's training on one device."""
+
+    experiment: str
+    record: records.TrainingRecord
+    times: records.TrainingTimes
+    steps: StepMeasurements | None
+    """Steps, as `measure` measured them. None if they are of another training."""
+    measured_load: tuple[LoadWindow, ...] = ()
+    history: Sequence[EpochMetrics] = ()
+    scores: DeviceEvaluation | None = None
+    """None before `evaluate`."""
+    first_step: FirstStep | None = None
+    predictions: Predictions = field(default_factory=lambda: Predictions(np.empty(0), np.empty(0)))
+    seed_runs: tuple[SeedRun, ...] = ()
+    no_first_step: str | None = None
+
+    @property
+    def device(self) -> DeviceLabel:
+        return self.record.device
 
 
 class NotMeasured(Record):
@@ -135,7 +152,7 @@ class NotMeasured(Record):
 
     status: Literal["missing"] = "missing"
     job: str
-    device: records.DeviceLabel
+    device: DeviceLabel
     reason: str
 
 
@@ -152,7 +169,7 @@ def read_measured(path: Path) -> Measured | NotMeasured:
     return records.read_record(path, _EitherMeasured).root
 
 
-def read_trained(folder: Path) -> tuple[Timings, Measured]:
+def read_trained(folder: Path) -> tuple[records.TrainingTimes, Measured]:
     """Read the times of a device's folder, with what `measure` measured of the same job.
 
     Raise UserError if its measurement is missing, or of other data or settings.
@@ -172,7 +189,7 @@ def read_trained(folder: Path) -> tuple[Timings, Measured]:
     training = records.read_training(folder / records.MODEL)
     if isinstance(training, records.TrainingRecord) and (what := _stale(training, measured)):
         raise UserError(f"{path} and {times} have different {what}: run `photofinish run {stage}`")
-    return with_measured(trained, measured), measured
+    return trained, measured
 
 
 def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:
@@ -184,10 +201,3 @@ def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:
     if training.device == "cpu":
         settings, of_steps = on_cpu(settings), on_cpu(of_steps)
     return "settings" if settings != of_steps else None
-
-
-def with_measured(trained: records.TrainingTimes, measured: Measured) -> Timings:
-    """Return the times of a training with the measurements of its steps."""
-    fields = {name: getattr(trained, name) for name in records.TrainingTimes.model_fields}
-    fields |= {name: getattr(measured, name) for name in StepMeasurements.model_fields}
-    return Timings(**fields, measured_load=measured.load)

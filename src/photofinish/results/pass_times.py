@@ -5,12 +5,9 @@ from __future__ import annotations
 import platform
 from typing import Any, Literal
 
-from pydantic import Field
-
 from photofinish.config.base import Record
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.host import git_commit, package_versions
-from photofinish.machine.load import LoadWindow
 
 
 class Readings(Record):
@@ -56,28 +53,6 @@ class StepsTaken(Record):
     at_once: int
     """Number of steps in a graph."""
     why: str
-
-
-class ProcessTimes(Readings, Where):
-    """Times of a process that trains or measures, without its passes."""
-
-    training_image_count: int
-    steps_per_epoch: int | None = None
-    images_per_second: float | None
-    """Training samples divided by the median training time of an epoch, over all repeats."""
-    startup_seconds: float
-    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
-    startup_cpu_seconds: float | None = None
-    """CPU time of the main thread in the start-up."""
-    total_seconds: float
-    """Time from the process's start to the last result, without warm-up, checks and tracking.
-
-    For a resumed run, the sum over its processes.
-    """
-    load: tuple[LoadWindow, ...]
-    """Load between readings after epochs."""
-    may_stop_early: bool = Field(default=False, exclude=True)
-    """True if early stopping may end the job before its untimed epochs."""
 
 
 def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:

@@ -16,14 +16,11 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
+from photofinish.machine.load import LoadWindow
 from photofinish.nested import Nested
-from photofinish.results import (
-    EpochMetrics,
-    EpochTiming,
-    median_training_seconds,
-    passed_seconds,
-)
-from photofinish.results.pass_times import Overhead, ProcessTimes, StepsTaken
+from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results.pass_times import Overhead, Readings, StepsTaken, Where
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
@@ -31,8 +28,6 @@ RECORD, HISTORY, WEIGHTS = "record.json", "history.csv", "weights.safetensors"
 EPOCHS = "epochs"
 TIMINGS = "timings.json"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.csv"
-DeviceLabel = Literal["cpu", "gpu"]
-DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
 _HISTORY_ROW = TypeAdapter(EpochMetrics)
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
@@ -69,14 +64,6 @@ class TrainingRecord(Record):
     """SHA-256 of each file of custom code, and version of each package that it imports."""
 
 
-class SeedRun(Record):
-    """Training from a further seed, whose weights are in model/seeds."""
-
-    seed: int
-    weights_sha256: str
-    history: tuple[EpochMetrics, ...]
-
-
 class FurtherSeeds(Record):
     """Records of the further seeds: model/seeds.json."""
 
@@ -98,42 +85,24 @@ class _EitherTraining(
     """Record of either status: model/record.json."""
 
 
-TensorFingerprint = tuple[float, ...]
-"""Norm of a tensor, and eight sums with fixed random signs.
-
-The difference of two such sums is about as large as the norm of the tensors' difference.
-"""
-
-
-class FirstStep(Record):
-    """First step of a network, layer by layer."""
-
-    batch_order_sha256: str
-    """SHA-256 of the first epoch's row numbers and labels, in order."""
-    first_batch_sha256: str
-    loss: float
-    weights: dict[str, TensorFingerprint]
-    """Parameters before the first step."""
-    outputs: dict[str, TensorFingerprint]
-    """Outputs of the innermost modules, in the order in which they run."""
-    gradients: dict[str, TensorFingerprint]
-    output_rounding: dict[str, float] = Field(default_factory=dict)
-    """Change of each output if all weights change slightly. Measured on the CPU only."""
-    gradient_rounding: dict[str, float] = Field(default_factory=dict)
-    """Change of each gradient if all weights change slightly."""
-    draws: bool = False
-    """True if the step drew from the device's own generator, although dropout was off."""
-    has_dropout: bool = False
-    """True if the network has dropout, which draws in training and was off for this step."""
-
-    @property
-    def draws_in_training(self) -> bool:
-        return self.draws or self.has_dropout
-
-
-class TrainingTimes(ProcessTimes):
+class TrainingTimes(Readings, Where):
     """Times of a training: timings/timings.json."""
 
+    training_image_count: int
+    steps_per_epoch: int | None = None
+    images_per_second: float | None
+    """Training samples divided by the median training time of an epoch, over all repeats."""
+    startup_seconds: float
+    """Time from the process's start to the first step, without warm-up and photofinish's checks."""
+    startup_cpu_seconds: float | None = None
+    """CPU time of the main thread in the start-up."""
+    total_seconds: float
+    """Time from the process's start to the last result, without warm-up, checks and tracking.
+
+    For a resumed run, the sum over its processes.
+    """
+    load: tuple[LoadWindow, ...]
+    """Load between readings after epochs."""
     epochs: tuple[EpochTiming, ...]
     epochs_left: int = 0
     """Number of planned epochs that were not trained because of a time limit."""
@@ -192,75 +161,6 @@ class Untimed(Record):
     """Content of timings/timings.json for a missing device."""
 
     status: Literal["unavailable"] = "unavailable"
-
-
-class ClassScores(Record):
-    """Scores of one class on the test samples."""
-
-    precision: float
-    recall: float
-    f1: float
-    image_count: int
-
-
-class NetworkScores(Record):
-    """Test scores of one network, computed on the CPU."""
-
-    weights_sha256: str = ""
-    main: str
-    """Name of the main score, which is one of those below."""
-    test_accuracy: float | None = None
-    """None if no prediction is right or wrong."""
-    test_loss: float
-    macro_f1: float | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """Custom metrics, and errors of predicted values, by name."""
-
-    @property
-    def values(self) -> dict[str, float]:
-        """All scores by name."""
-        ours = {
-            "test_accuracy": self.test_accuracy,
-            "test_loss": self.test_loss,
-            "macro_f1": self.macro_f1,
-        }
-        return {name: value for name, value in ours.items() if value is not None} | self.metrics
-
-    @property
-    def main_name(self) -> str:
-        return "macro F1" if self.main == "macro_f1" else self.main.replace("_", " ")
-
-    def main_text(self, value: float | None = None) -> str:
-        """Format the main score, or another value or difference of it."""
-        value = self.values[self.main] if value is None else value
-        return f"{value:.2%}" if self.main == "test_accuracy" else f"{value:.4g}"
-
-    @property
-    def in_words(self) -> str:
-        """Main score as a phrase."""
-        size = self.main_text()
-        is_share = self.main == "test_accuracy"
-        return f"{size} {self.main_name}" if is_share else f"{self.main_name} {size}"
-
-
-class SeedScores(NetworkScores):
-    """Test scores of the network from a further seed."""
-
-    seed: int
-
-
-class DeviceEvaluation(NetworkScores):
-    """Test scores of the network that one device trained."""
-
-    classes: dict[str, ClassScores] = Field(default_factory=dict)
-    confusion: tuple[tuple[int, ...], ...] = ()
-    """Confusion matrix, with a row for each true class."""
-    seeds: tuple[SeedScores, ...] = ()
-    """Test scores of the networks from further seeds."""
-
-    def of_all_seeds(self, name: str) -> tuple[float, ...]:
-        """Return a score of each seed's network, the experiment's own seed first."""
-        return tuple(each.values[name] for each in (self, *self.seeds))
 
 
 class Evaluation(Record):

@@ -20,16 +20,24 @@ from photofinish.config.experiment import Experiment
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import to_json
 from photofinish.machine.host import package_version
-from photofinish.machine.load import load_warnings
+from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochMetrics, records
-from photofinish.results.job_times import JobTimes, Timings
-from photofinish.results.measured import read_trained
+from photofinish.results.measured import TrainedRecords, read_trained
+from photofinish.results.measurements import StepMeasurements
+from photofinish.results.pass_times import Where
+from photofinish.results.trained import DEVICE_LABELS, DeviceEvaluation, DeviceLabel, FirstStep
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
 """Pattern of an environment variable's value that contains a folder or a GPU's identifier."""
 _OUTSIDE = re.compile(r"[/\\~]|\.\.[/\\]|([A-Za-z]|file):[/\\]")
 """Pattern of the start of a path outside the project."""
+
+
+class RecordedTimes(records.TrainingTimes, StepMeasurements):
+    """Times of a training, and of its steps as `measure` measured them."""
+
+    measured_load: tuple[LoadWindow, ...]
 
 
 class Reference(Record):
@@ -42,19 +50,15 @@ class Reference(Record):
     recorded_at_unix_seconds: float
     photofinish_version: str
     training: records.TrainingRecord
-    timings: Timings
-    scores: records.DeviceEvaluation
+    timings: RecordedTimes
+    scores: DeviceEvaluation
     history: tuple[EpochMetrics, ...]
-    first_step: records.FirstStep | None
+    first_step: FirstStep | None
     """None if it was not measured."""
 
     @property
     def hardware(self) -> str:
         return hardware(self.training.device, self.timings)
-
-    def of_length(self, epochs: int) -> Reference:
-        """Return the record with the times of a job of so many epochs, by its timed epochs."""
-        return self.model_copy(update={"timings": self.timings.of_length(epochs)})
 
 
 def write_reference(folder: Path, reference: Reference) -> Path:
@@ -90,9 +94,9 @@ def read_references(
     return references
 
 
-def hardware(device: records.DeviceLabel, timings: JobTimes) -> str:
+def hardware(device: DeviceLabel, where: Where) -> str:
     """Describe the hardware that trained: `2 x NVIDIA H100`, `Some CPU, 4 threads`."""
-    host, name, count = timings.host, timings.device_name, timings.device_count
+    host, name, count = where.host, where.device_name, where.device_count
     if device == "gpu":
         return f"{count} x {name}" if count > 1 else name
     processes = f"{host.processes} processes of " if host.processes > 1 else ""
@@ -107,52 +111,53 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
     if not names:
         raise UserError(f"{plan} has no experiments: run `dvc repro` first")
     written = 0
-    for name, device in product(names, records.DEVICE_LABELS):
+    for name, device in product(names, DEVICE_LABELS):
         folder = results / name / device
         if not folder.is_dir():  # `photofinish run train-gpu` leaves no folder for the CPU
             continue
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        timings, measured = read_trained(folder)
-        if timings.host_name != platform.node():
+        times, measured = read_trained(folder)
+        if times.host_name != platform.node():
             print(f"{name} on {device}: not recorded, as it was measured on another machine")
             continue
-        if timings.resumed_at_epochs:
+        if times.resumed_at_epochs:
             print(f"{name} on {device}: not recorded, as the training was interrupted and resumed")
             continue
         seeds = records.read_seeds(folder / records.MODEL, training.experiment)
         evaluation = results / name / records.EVALUATED / records.EVALUATION
-        scores = records.read_scores(evaluation, [(training, seeds)])[device]
-        history = records.read_history(folder / records.MODEL)
-        reference = reference_of(
-            name, training, timings, scores, history, machine, measured.first_step
+        read = TrainedRecords(
+            name,
+            training,
+            times,
+            measured,
+            measured.load,
+            records.read_history(folder / records.MODEL),
+            records.read_scores(evaluation, [(training, seeds)])[device],
+            measured.first_step,
         )
+        reference = reference_of(read, machine)
         path = write_reference(out, reference)
         written += 1
-        print("; ".join([f"{name} on {device}: {path}", *load_warnings(timings.load)]))
+        print("; ".join([f"{name} on {device}: {path}", *load_warnings(times.load)]))
     if not written:
         raise UserError("nothing was recorded")
     print(f"Recorded {written}. Check them before you share them: see {out}/README.md")
 
 
-def reference_of(
-    name: str,
-    training: records.TrainingRecord,
-    timings: Timings,
-    scores: records.DeviceEvaluation,
-    history: Iterable[EpochMetrics],
-    machine: str | None = None,
-    first_step: records.FirstStep | None = None,
-) -> Reference:
+def reference_of(read: TrainedRecords, machine: str | None = None) -> Reference:
     """Return a reference without host name, folders outside the project, and GPUs' identifiers.
 
     By default the machine is named after its hardware: nvidia-h100-80gb-hbm3.
     """
+    assert read.steps
+    assert read.scores
+    training, times, steps = read.record, read.times, read.steps
     settings = without_folders(training.experiment.model_dump(mode="json"))
     experiment = Experiment.model_validate_json(to_json(settings))
     custom_code = code_without_folders(training.custom_code)
-    host = timings.host
+    host = times.host
     if host.software:
         variables = {
             key: "(set)" if _PRIVATE.search(value) else value
@@ -160,18 +165,22 @@ def reference_of(
         }
         software = replace(host.software, variables=variables)
         host = host.model_copy(update={"software": software})
-    name_of_hardware = re.sub(r"\((r|tm)\)", "", hardware(training.device, timings).lower())
+    name_of_hardware = re.sub(r"\((r|tm)\)", "", hardware(training.device, times).lower())
     words = re.findall(r"[a-z0-9]+", name_of_hardware)
     return Reference(
         machine=machine or "-".join(words)[:64].rstrip("-"),
-        experiment=name,
+        experiment=read.experiment,
         recorded_at_unix_seconds=time.time(),
         photofinish_version=package_version("photofinish") or "unknown",
         training=training.model_copy(update={"experiment": experiment, "custom_code": custom_code}),
-        timings=timings.model_copy(update={"host_name": "", "host": host}),
-        scores=scores,
-        history=tuple(history),
-        first_step=first_step,
+        timings=RecordedTimes(
+            **dict(times) | {"host_name": "", "host": host},
+            **{name: value for name, value in steps if name in StepMeasurements.model_fields},
+            measured_load=read.measured_load,
+        ),
+        scores=read.scores,
+        history=tuple(read.history),
+        first_step=read.first_step,
     )
 
 

@@ -23,6 +23,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.nested import leaves
 from photofinish.planning.source_code import module_code
 from photofinish.results import EpochTiming, passed_seconds, records
+from photofinish.results.trained import DeviceLabel
 from photofinish.stage.process import own_rank
 from photofinish.wording import money
 
@@ -48,7 +49,7 @@ class Costs:
     budget: float | None = None
 
     @classmethod
-    def of(cls, plan: BudgetPlan, device: records.DeviceLabel) -> Self:
+    def of(cls, plan: BudgetPlan, device: DeviceLabel) -> Self:
         price = plan.cpu_hour if device == "cpu" else plan.gpu_hour
         return cls(price or 0.0, plan.currency, plan.budget)
 
@@ -80,7 +81,7 @@ class Run:
     """One experiment on one device."""
 
     name: str
-    device: records.DeviceLabel
+    device: DeviceLabel
     experiment: ExperimentPlan
     host: CpuTarget | GpuTarget
     data: Path

@@ -13,7 +13,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.files import is_copy, state_folder
 from photofinish.machine.fingerprint import GpuTarget, check_machine, read_host, report_missing
 from photofinish.results import records
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.runs.run import REMEDY, Costs, Run
 from photofinish.stage.locks import exclusive, exclusive_machine
 from photofinish.stage.process import Rank, own_rank

@@ -16,6 +16,7 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.load import LoadMonitor
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import seed_weights, weights_of
+from photofinish.results.trained import SeedRun
 from photofinish.runs.initial_record import JobClock
 from photofinish.runs.run import Run, epochs_in_time
 from photofinish.runs.setup import Setup
@@ -236,7 +237,7 @@ def train_further_seeds(
             weights = weights_of(training.trainer.result)
             write_bytes_atomically(seed_weights(folder, seed), weights)
             sha256, history = sha256_of_bytes(weights), tuple(progress.metrics)
-            seed_runs.append(records.SeedRun(seed=seed, weights_sha256=sha256, history=history))
+            seed_runs.append(SeedRun(seed=seed, weights_sha256=sha256, history=history))
         del setup, training  # so that resident data is in memory only once
     if seed_runs:
         seeds = records.FurtherSeeds(runs=tuple(seed_runs))

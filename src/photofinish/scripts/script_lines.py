@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from photofinish.config.precisions import PRECISIONS
 from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.optimizers import OFTEN, main_optimizer
-from photofinish.results.measured import FirstScriptSteps
+from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}

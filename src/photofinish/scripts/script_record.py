@@ -20,7 +20,7 @@ from photofinish.errors import UserError
 from photofinish.files import LARGE_FILE_BYTES
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
-from photofinish.results.measured_job import in_epochs
+from photofinish.results.measured_jobs import in_epochs
 from photofinish.results.measurements import Operations
 from photofinish.results.pass_times import made_here
 from photofinish.results.timed_parts import TimedPart

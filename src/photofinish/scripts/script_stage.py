@@ -32,7 +32,7 @@ from photofinish.results.measured import (
     read_measured,
     write_measured,
 )
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.run_script import Watched, run_recorded
 from photofinish.scripts.script_record import (
     Given,

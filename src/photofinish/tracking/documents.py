@@ -19,18 +19,21 @@ from photofinish.data import PartName
 from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes
 from photofinish.machine.fingerprint import GpuTarget
-from photofinish.machine.load import load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
+from photofinish.results.job import Job
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
     Measured,
+    TrainedRecords,
     read_measured,
     read_trained,
 )
-from photofinish.results.measured_job import MeasuredJob, script_job
-from photofinish.results.pass_times import ProcessTimes
+from photofinish.results.measured_jobs import job_of_script
+from photofinish.results.pass_times import Where
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
+from photofinish.results.training_jobs import job_of_training
 from photofinish.tracking.run_metrics import (
     KEY,
     milliseconds,
@@ -128,7 +131,7 @@ def dataset_input(name: str, sha256: str, samples: Mapping[PartName, int]) -> Da
 
 def training_document(
     name: str,
-    device: records.DeviceLabel,
+    device: DeviceLabel,
     results: Path,
     answers: Mapping[Answered, Lines] = MappingProxyType({}),
 ) -> RunDocument | None:
@@ -146,46 +149,46 @@ def training_document(
         return None
     experiment = record.experiment
     history, seeds = records.read_history(model), records.read_seeds(model, experiment)
-    timings, measured = _timings(folder)
+    times = records.read_record(timings_folder / records.TIMINGS, records.TrainingTimes)
+    steps, measured = _steps(folder)
     scores, evaluated = _scores(results / name / records.EVALUATED, record, seeds)
     result = mirrored = _digest(f"{name}/{device}", *written_last)
     for path, _ in [*measured, *evaluated]:
         mirrored = _digest(mirrored, path)
-    values, quality = summary(timings), ""
+    job = job_of_training(TrainedRecords(name, record, times, steps))
+    values, quality = summary(job), ""
     if scores:
         values |= test_scores(scores)
         quality = f": {scores.in_words}"
-    note = _note(experiment, timings, quality)
-    key = records.training_key(name, timings.identity)
-    document = _document(name, device, "train", timings, key, note, result, mirrored, answers)
+    note = _note(experiment, job, quality)
+    key = records.training_key(name, times.identity)
+    document = _document(job, "train", times, key, note, result, mirrored, answers)
     written = [*_files(model, records.MODEL), *_files(timings_folder, records.TIMINGS_FOLDER)]
     return replace(
         document,
         params=run_params(experiment, device),
         dataset=dataset_input(experiment.dataset, record.data_sha256, record.samples),
-        metrics=[*training_metrics(history, timings, seeds, values)],
+        metrics=[*training_metrics(history, times, seeds, values)],
         files=[*written, *measured, *evaluated],
         model=model,
     )
 
 
-def _timings(folder: Path) -> tuple[records.TrainingTimes, Files]:
-    """Return a device's times, with its steps and their file if `measure` has measured them."""
+def _steps(folder: Path) -> tuple[Measured | None, Files]:
+    """Return a device's steps and their file, if `measure` has measured them."""
     file = folder / MEASURED_FOLDER / MEASURED
-    written = folder / records.TIMINGS_FOLDER / records.TIMINGS
-    times = records.read_record(written, records.TrainingTimes)
     try:
         if file.is_file():
-            return read_trained(folder)[0], [(file, MEASURED_FOLDER)]
+            return read_trained(folder)[1], [(file, MEASURED_FOLDER)]
     except UserError as error:  # it is of another training, and not measured again yet
         name = f"{folder.parent.name}/{folder.name}"
         print(f"MLflow: {name} is logged without its steps: {error}", file=sys.stderr)
-    return times, []
+    return None, []
 
 
 def _scores(
-    folder: Path, record: records.TrainingRecord, seeds: Iterable[records.SeedRun]
-) -> tuple[records.DeviceEvaluation | None, Files]:
+    folder: Path, record: records.TrainingRecord, seeds: Iterable[SeedRun]
+) -> tuple[DeviceEvaluation | None, Files]:
     """Return the scores of a training and their file, if `evaluate` has scored these weights."""
     file = folder / records.EVALUATION
     if not file.is_file():
@@ -195,10 +198,9 @@ def _scores(
 
 
 def _document(
-    name: str,
-    device: records.DeviceLabel,
+    job: Job,
     stage: Literal["train", "script"],
-    timings: records.TrainingTimes | MeasuredJob,
+    process: Where,
     training_key: str,
     note: str,
     result: str,
@@ -207,15 +209,16 @@ def _document(
 ) -> RunDocument:
     """Return the document of a run that trained, still without parameters, metrics and files."""
     # Skip the answer about an earlier training.
-    columns, lines = answers.get((name, device, timings.started_at_unix_seconds), ({}, ""))
-    left = timings.untimed_epochs if isinstance(timings, MeasuredJob) else timings.epochs_left
-    columns = columns | {TAG_TIME: f"{'~' if left else ''}{seconds(timings.whole_seconds)}"}
+    name, device = job.name, job.device
+    columns, lines = answers.get((name, device, job.started_at_unix_seconds), ({}, ""))
+    mark = "~" if job.untimed_epochs else ""
+    columns = columns | {TAG_TIME: f"{mark}{seconds(job.whole_seconds)}"}
     note = f"{lines}\n\n{note}".strip()
     mirrored = _digest(json.dumps([mirrored, columns, lines]))
-    tags = run_tags(name, device, timings.host_name, training_key)
-    tags |= _machine_tags(timings) | columns
-    if warnings := load_warnings(timings.load):
-        tags[TAG_BUSY] = listed(warnings)
+    tags = run_tags(name, device, job.host_name, training_key)
+    tags |= _machine_tags(process) | columns
+    if job.busy:
+        tags[TAG_BUSY] = listed(job.busy)
         command = measure_again([f"{stage}-{device}@{name}"])
         note += f" The machine was busy, so its times are unreliable. Measure again: `{command}`"
     return RunDocument(
@@ -223,28 +226,28 @@ def _document(
         tags=tags | {"photofinish.status": "trained", TAG_NOTE: note},
         result=result,
         mirrored=mirrored,
-        started_ms=milliseconds(timings.started_at_unix_seconds),
-        duration_ms=milliseconds(timings.total_seconds),
+        started_ms=milliseconds(job.started_at_unix_seconds),
+        duration_ms=milliseconds(job.total_seconds),
     )
 
 
 def script_document(
-    name: str, device: records.DeviceLabel, results: Path, answers: Mapping[Answered, Lines]
+    name: str, device: DeviceLabel, results: Path, answers: Mapping[Answered, Lines]
 ) -> RunDocument | None:
     """Return the document of a script's run on a device, or None if it did not run."""
     file = results / name / device / MEASURED_FOLDER / MEASURED
     measured = read_measured(file) if file.is_file() else None
     if not isinstance(measured, Measured) or measured.script is None:
         return None
-    timings, identity = script_job(measured), _digest(f"{name}/{device}", file)
+    job, identity = job_of_script(measured), _digest(f"{name}/{device}", file)
     command = measured.script.command
-    note = f"{OURS}: {timings.device_name} ran `{command}` in {seconds(timings.total_seconds)}."
+    note = f"{OURS}: {job.device_name} ran `{command}` in {seconds(job.total_seconds)}."
     key = records.training_key(name, identity)
-    document = _document(name, device, "script", timings, key, note, identity, identity, answers)
+    document = _document(job, "script", measured, key, note, identity, identity, answers)
     return replace(
         document,
         params={"command": command, "device": device},
-        metrics=[*script_metrics(timings)],
+        metrics=[*script_metrics(job)],
         files=[(file, records.TIMINGS_FOLDER)],
     )
 
@@ -275,8 +278,8 @@ def run_tags(name: str, device: str, host: str, training_key: str) -> dict[str, 
     return {**own, TAG_TRAINING_KEY: training_key, **_SOURCE}
 
 
-def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
-    host, tags = timings.host, {"device.name": timings.device_name}
+def _machine_tags(process: Where) -> dict[str, str]:
+    host, tags = process.host, {"device.name": process.device_name}
     if host.cpu and host.software:
         tags |= {
             "host.cpu": host.cpu.model,
@@ -289,23 +292,23 @@ def _machine_tags(timings: ProcessTimes) -> dict[str, str]:
     if isinstance(host, GpuTarget) and host.accelerators:
         first = host.accelerators[0]
         tags |= {"host.accelerator": first.name, "host.accelerator_driver": first.driver}
-    tags |= {f"package.{package}": version for package, version in timings.packages.items()}
-    if timings.git_commit:
-        commit, _, dirty = timings.git_commit.partition("-")
+    tags |= {f"package.{package}": version for package, version in process.packages.items()}
+    if process.git_commit:
+        commit, _, dirty = process.git_commit.partition("-")
         tags |= {"mlflow.source.git.commit": commit, "git.dirty": str(bool(dirty)).lower()}
     return tags
 
 
-def _note(experiment: Experiment, timings: records.TrainingTimes, quality: str) -> str:
+def _note(experiment: Experiment, job: Job, quality: str) -> str:
     text = (
         f"{OURS}: {experiment.model.name} trained on {experiment.dataset}, using"
-        f" {timings.device_name}{quality}. {len(timings.epochs)} epochs of"
-        f" {seconds(timings.median_epoch_seconds)}, {seconds(timings.total_seconds)} in all."
+        f" {job.device_name}{quality}. {round(job.timed.done)} epochs of"
+        f" {seconds(job.median_epoch_seconds)}, {seconds(job.total_seconds)} in all."
     )
-    if timings.epochs_left:
+    if job.untimed_epochs:
         text += (
-            f" The whole job takes {seconds(timings.whole_seconds)}, extrapolated from"
-            f" {len(timings.epochs)} of {timings.planned_epochs} epochs."
+            f" The whole job takes {seconds(job.whole_seconds)}, extrapolated from"
+            f" {round(job.timed.done)} of {round(job.epochs)} epochs."
         )
     return text
 

@@ -13,7 +13,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.files import project_root, state_folder
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.results.records import DeviceLabel
+from photofinish.results.trained import DeviceLabel
 from photofinish.tracking import documents
 from photofinish.tracking.run_metrics import epoch_metrics
 from photofinish.tracking.store import Store, close_abandoned_runs, is_live, open_store, process_tag

@@ -10,8 +10,8 @@ from mlflow.entities import Metric
 
 from photofinish.results import EpochMetrics, EpochTiming, records
 from photofinish.results.figures import figures_in
-from photofinish.results.measured_job import MeasuredJob
-from photofinish.results.pass_times import ProcessTimes
+from photofinish.results.job import Job
+from photofinish.results.trained import DeviceEvaluation, SeedRun
 
 ONCE = 0
 """Step of a value that a run has once. MLflow draws a bar for it."""
@@ -30,7 +30,7 @@ def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: i
 def training_metrics(
     history: Sequence[EpochMetrics],
     timings: records.TrainingTimes,
-    seeds: Sequence[records.SeedRun],
+    seeds: Sequence[SeedRun],
     summary: Mapping[str, float | None],
 ) -> Iterator[Metric]:
     """Yield the metrics of each epoch, of each further seed, and of the whole training."""
@@ -43,15 +43,14 @@ def training_metrics(
     yield from _at(summary, ended_ms, ONCE)
 
 
-def script_metrics(job: MeasuredJob) -> Iterator[Metric]:
+def script_metrics(job: Job) -> Iterator[Metric]:
     """Yield the metrics of the whole script, then the mean step of each part."""
     ended_ms = milliseconds(job.started_at_unix_seconds + job.total_seconds)
-    has_steps = all(part.holds != "run" for part in job.parts)
-    values = {**_measured(job, has_steps=has_steps), **(job.script.metrics if job.script else {})}
+    values = {**_measured(job), **job.metrics}
     yield from _at(
         {key: value for key, value in values.items() if KEY.fullmatch(key)}, ended_ms, ONCE
     )
-    for number, part in enumerate(job.parts if has_steps else (), 1):
+    for number, part in enumerate(job.parts if job.has_steps else (), 1):
         waiting = part.waiting_seconds and part.waiting_seconds / part.steps
         values = {"step_seconds": part.seconds / part.steps, "waiting_seconds": waiting}
         yield from _at(values, ended_ms, number)
@@ -66,14 +65,14 @@ def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Me
     ]
 
 
-def summary(timings: records.TrainingTimes) -> dict[str, float | None]:
+def summary(job: Job) -> dict[str, float | None]:
     """Return the values that a training has once."""
-    values = _measured(timings, has_steps=True)
-    values["job_seconds"] = timings.whole_seconds if timings.epochs_left else None
+    values = _measured(job)
+    values["job_seconds"] = job.whole_seconds if job.untimed_epochs else None
     return values
 
 
-def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
+def test_scores(scores: DeviceEvaluation) -> dict[str, float]:
     """Return the scores on the test part by their names in MLflow."""
     ours = {
         "test_accuracy": scores.test_accuracy,
@@ -84,9 +83,8 @@ def test_scores(scores: records.DeviceEvaluation) -> dict[str, float]:
     return custom | {key: value for key, value in ours.items() if value is not None}
 
 
-def _measured(timings: ProcessTimes, *, has_steps: bool) -> dict[str, float | None]:
-    figures = figures_in(timings, has_steps=has_steps)
-    return {figure.mlflow: value for figure, value in figures if figure.mlflow}
+def _measured(job: Job) -> dict[str, float | None]:
+    return {figure.mlflow: value for figure, value in figures_in(job) if figure.mlflow}
 
 
 def milliseconds(value: float) -> int:

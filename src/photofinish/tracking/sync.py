@@ -19,17 +19,11 @@ from mlflow.tracking import MlflowClient
 
 from photofinish.errors import UserError
 from photofinish.files import is_copy, project_root, state_folder
-from photofinish.results import records
 from photofinish.results.measured import MEASURED_FOLDER
 from photofinish.results.records import EVALUATED
+from photofinish.results.trained import DEVICE_LABELS
 from photofinish.tracking import documents, first_line
-from photofinish.tracking.store import (
-    Store,
-    close_abandoned_runs,
-    is_live,
-    open_store,
-    process_tag,
-)
+from photofinish.tracking.store import Store, close_abandoned_runs, is_live, open_store, process_tag
 
 _VIEW = "photofinish"
 """Key of the first view of MLflow's page of runs, as its button *Share* creates it."""
@@ -54,7 +48,7 @@ def sync_all(
     close_abandoned_runs(store)
     count, answers = 0, documents.answers_of(report)
     for name in names:
-        for device in records.DEVICE_LABELS:
+        for device in DEVICE_LABELS:
             try:
                 document = documents.script_document(name, device, results, answers)
                 document = document or documents.training_document(name, device, results, answers)

@@ -1,0 +1,192 @@
+"""Jobs of experiments that were measured, and of scripts, by a part of their steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from photofinish.config.experiment import Experiment
+from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.errors import UserError
+from photofinish.results import records
+from photofinish.results.job import Job, JobPair, JobScript, TimedShare
+from photofinish.results.job_fields import (
+    job_settings,
+    loading_seconds,
+    process_fields,
+    step_fields,
+)
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    NotMeasured,
+    read_measured,
+)
+from photofinish.results.timed_parts import epoch_by_parts
+from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
+
+
+def measured_job(
+    measured: Measured,
+    epochs: float,
+    epoch_steps: float,
+    seeds: int = 1,
+    record: records.TrainingRecord | None = None,
+    *,
+    is_outdated: bool = False,
+) -> Job:
+    """Return a job that was measured in part: so many epochs of so many steps.
+
+    `record` has all settings of an experiment, also those that no step depends on.
+    """
+    script, record = measured.script, record or measured.training
+    of_whole = record or script
+    assert of_whole
+    by_parts = epoch_by_parts(measured.parts, epoch_steps)
+    validation_seconds = epoch_steps * measured.validation_step_seconds
+    parts_seconds = sum(part.seconds for part in measured.parts)
+    timed_steps = script.steps if script else sum(part.steps for part in measured.parts)
+    passes_seconds = epochs * (by_parts.seconds + validation_seconds)
+    samples = 0
+    if script and script.samples_per_step:
+        samples = round(epoch_steps * script.samples_per_step)
+    if measured.training:
+        samples = measured.training.samples["train"]
+    settings = job_settings(record) if record else None
+    whole_steps = math.ceil(epoch_steps) if float(epochs).is_integer() else epoch_steps
+    return Job(
+        name=measured.job,
+        device=measured.device,
+        settings=settings,
+        script=_script(measured) if script else None,
+        precision=of_whole.precision,
+        parameter_count=of_whole.parameter_count,
+        metrics=script.metrics if script else {},
+        trained=None,
+        first_step=measured.first_step,
+        epochs=epochs,
+        steps_per_epoch=math.ceil(epoch_steps),
+        samples=samples,
+        timed=TimedShare(timed_steps, epochs * whole_steps, "step"),
+        untimed_epochs=max(0.0, epochs - timed_steps / epoch_steps),
+        startup_seconds=measured.startup_seconds,
+        startup_cpu_seconds=measured.startup_cpu_seconds,
+        once_seconds=measured.startup_seconds + by_parts.once_seconds + measured.end_seconds,
+        passes_seconds=passes_seconds,
+        seeds_seconds=(seeds - 1) * passes_seconds,
+        total_seconds=measured.startup_seconds + parts_seconds + measured.end_seconds,
+        epoch_seconds=by_parts.values,
+        pass_seconds=tuple(seconds + validation_seconds for seconds in by_parts.values),
+        mean_epoch_seconds=by_parts.seconds,  # the last part may be a small batch
+        by_parts=by_parts,
+        loading_seconds=loading_seconds(record.experiment, measured, by_parts)
+        if record
+        else by_parts.mean_waiting_seconds,
+        loads_itself=settings.workers == 0 if settings else not (script and script.loader_workers),
+        validation_share=validation_seconds / by_parts.seconds,
+        data_seconds=measured.data_seconds,
+        warm_up_seconds=measured.warm_up_seconds,
+        samples_per_second=samples / by_parts.seconds if samples else None,
+        is_bound=bool(script and script.is_bound),
+        is_outdated=is_outdated,
+        **process_fields(measured.device, measured, measured, measured.load, measured.load),
+        **step_fields(measured, measured.loop_steps),
+    )
+
+
+def job_of_experiment(
+    measured: Measured, experiment: Experiment, custom_code: Mapping[str, str] | None = None
+) -> Job:
+    """Return an experiment's whole job, of which only a sample was measured."""
+    assert measured.training
+    assert measured.epoch_steps
+    changes: dict[str, Any] = {"experiment": experiment}
+    if custom_code is not None:
+        changes["custom_code"] = custom_code
+    record = measured.training.model_copy(update=changes)
+    length = experiment.epochs, measured.epoch_steps, experiment.seeds
+    return measured_job(measured, *length, record)
+
+
+def job_of_script(
+    measured: Measured, epoch_share: float | None = None, *, is_outdated: bool = False
+) -> Job:
+    """Return a script's whole job, or what it ran if its length is not known.
+
+    `epoch_share` is what another run saw of an epoch's length, if this one did not.
+    """
+    assert measured.script
+    steps, length = float(measured.script.steps), next(iter(measured.script.lengths), None)
+    epoch_steps = measured.epoch_steps
+    if epoch_steps:
+        epoch_steps *= measured.script.epoch_share or epoch_share or 1.0
+    epochs = in_epochs(steps, epoch_steps)
+    if length and length.unit == "epochs" and epoch_steps:
+        epochs = length.value, epoch_steps
+    elif length and length.unit == "steps":
+        epochs = in_epochs(length.value, epoch_steps)
+    return measured_job(measured, *epochs, is_outdated=is_outdated)
+
+
+def in_epochs(steps: float, epoch_steps: float | None) -> tuple[float, float]:
+    """Return the numbers of epochs and of an epoch's steps, or one epoch if that is not known."""
+    return (steps / epoch_steps, epoch_steps) if epoch_steps else (1.0, steps)
+
+
+def _script(measured: Measured) -> JobScript:
+    script = measured.script
+    assert script
+    return JobScript(
+        workers=script.loader_workers,
+        step_loading_seconds=script.step_loading_seconds,
+        step_parts=script.step_parts,
+        compiles=script.compiles,
+        idle_share=script.idle_share,
+        stalls=script.stalls,
+        cuda_at=script.cuda_at,
+        has_time_limit=script.time_limit is not None,
+        first_steps=script.first_steps,
+        is_counted=script.parameter_count is not None,
+    )
+
+
+def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
+    """Read the jobs of a script on both devices, or why there is none on the GPU.
+
+    A result stays if a changed script fails, so it may be outdated. Results of different versions
+    of the script are not compared.
+    """
+    cpu, gpu = (_read_run(folder / device, plan.name, device) for device in DEVICE_LABELS)
+    if isinstance(cpu, NotMeasured):
+        raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
+    assert cpu.script
+    if isinstance(gpu, NotMeasured):
+        job = job_of_script(cpu, is_outdated=_is_outdated(cpu, plan))
+        return JobPair(job, None, gpu.reason)
+    assert gpu.script
+    shares = gpu.script.epoch_share, cpu.script.epoch_share
+    here, there = (
+        job_of_script(run, share, is_outdated=_is_outdated(run, plan))
+        for run, share in zip((cpu, gpu), shares, strict=True)
+    )
+    if cpu.script.files != gpu.script.files or here.is_outdated != there.is_outdated:
+        return JobPair(here, None, "what ran there is another version of the script")
+    return JobPair(here, there)
+
+
+def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
+    """Return True if a script's command, files or time limit have changed since it ran."""
+    assert run.script
+    command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
+    return run.script.ran_as != (command, plan.files, plan.time_limit)
+
+
+def _read_run(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMeasured:
+    """Return a device's run. There is none if the run on the other device failed first."""
+    path = folder / MEASURED_FOLDER / MEASURED
+    if device == "gpu" and not path.is_file():
+        return NotMeasured(job=name, device=device, reason="it has not run there yet")
+    return read_measured(path)
