@@ -163,7 +163,7 @@ def resident_tried(loader_seconds: float, resident_seconds: float) -> measuremen
     """Make up steps with resident batches, in turns with those of a loader."""
     turns = in_turns(loader_seconds, resident_seconds)
     tried = measurements.Tried(by="resident", changes={"input": "resident"}, turns=turns)
-    return measurements.LoaderTimes(samples=1, tried_inputs=(tried,))
+    return measurements.LoaderTimes(tried_inputs=(tried,))
 
 
 def made_up_attribution(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from photofinish.results import records
-from photofinish.results.pass_times import StepsTaken, made_here
+from photofinish.results.pass_times import made_here
 from photofinish.runs.setup import Setup
 from photofinish.stage.rank import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
@@ -92,9 +92,8 @@ def training_record(
     )
 
 
-def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str, Any]:
-    """Return the fields about this process: its machine, its start-up, how it launches steps."""
-    steps = trainer.steps
+def process_fields(setup: Setup, clock: JobClock) -> dict[str, Any]:
+    """Return the fields about this process: its machine and its start-up."""
     cpu = setup.run.host.cpu if setup.run.device == "cpu" else None
     return {
         **made_here(setup.run.host),
@@ -103,6 +102,4 @@ def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str,
         "started_at_unix_seconds": clock.started_at_unix_seconds,
         "startup_seconds": clock.startup_seconds,
         "startup_cpu_seconds": clock.startup_cpu_seconds,
-        "data_seconds": setup.data_seconds,
-        "steps_taken": StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
     }
