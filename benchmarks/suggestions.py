@@ -31,12 +31,10 @@ from photofinish.answer.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
-from photofinish.measure.attribution import SamplePlan, measure_steps
-from photofinish.measure.in_turns import Way, time_in_turns
+from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import Way, scratch_steps, turns
 from photofinish.measure.loader_times import measure
-from photofinish.measure.loader_tries import RESIDENT, OneInput, try_input, try_inputs
-from photofinish.measure.loader_workers import Budget
-from photofinish.measure.scratch import scratch_steps
+from photofinish.measure.loader_tries import RESIDENT, OneInput, try_block, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results.measurements import InTurns, LoaderTimes
 from photofinish.training.batches import Normaliser, Part
@@ -186,12 +184,12 @@ CASES = {
     ),
 }
 SAME = {
-    "packed samples": SamplePlan(10, 50),
-    "a small batch": SamplePlan(10, 20),
-    "a loader that is fine": SamplePlan(3, 1),
-    "noise through workers": SamplePlan(3, 1),
+    "packed samples": (10, 50),
+    "a small batch": (10, 20),
+    "a loader that is fine": (3, 1),
+    "noise through workers": (3, 1),
 }
-"""Jobs against themselves, with the samples of their steps."""
+"""Jobs against themselves, with the number of turns, and of steps in a sample."""
 
 
 class Outcome(NamedTuple):
@@ -218,10 +216,10 @@ def main() -> None:
     print(f"{'planted':26} suggested held slower  predicted   gain (medians)")
     for name in options.only:
         _print(name, [_try(CASES[name]) for _ in range(options.times)])
-    for name, plan in SAME.items():
+    for name, counts in SAME.items():
         if options.same_times and name in options.only:
             suggested = sum(
-                _suggests_the_same(CASES[name], plan) for _ in range(options.same_times)
+                _suggests_the_same(CASES[name], *counts) for _ in range(options.same_times)
             )
             print(f"{name}, against itself: suggested in {suggested} of {options.same_times}")
 
@@ -246,7 +244,7 @@ def _try(case: Case) -> Outcome:
     try:
         trainer = _built(case, given, _part(case), case.batch_size)
         _train(trainer)
-        found = LoaderTimes(samples=0)
+        found = LoaderTimes()
         if isinstance(trainer.training, LoaderBatches):
             found = _measured_loader(case, trainer)
         remedy = _suggested(trainer, found, case.by)
@@ -262,25 +260,24 @@ def _try(case: Case) -> Outcome:
     return Outcome(remedy.predicted, gain, math.log(gain) < -noise)
 
 
-def _suggests_the_same(case: Case, plan: SamplePlan) -> bool:
+def _suggests_the_same(case: Case, most_turns: int, steps: int) -> bool:
     """Return True if a job's steps, or its loader's batches, seem faster than themselves."""
     trainer = _built(case, {"name": "loader", **case.input}, _part(case), case.batch_size)
     batches = trainer.training
     if isinstance(batches, LoaderBatches) and not case.is_packed:
         own, same = (
             OneInput(batches.settings, batches.with_settings(batches.settings), by)
-            for by in (None, "workers")
+            for by in (None, "decode once")
         )
         _train(trainer)
         step_seconds = statistics.fmean(_epoch_seconds(trainer)) / trainer.steps_per_epoch
-        found = LoaderTimes(samples=0, whole_seconds=step_seconds)
-        tried = try_input(trainer, own, same, step_seconds, found, case.budget_seconds)
-        assert tried
+        loading = LoaderTimes(whole_seconds=step_seconds)
+        (tried,) = try_block(trainer, own, [same], step_seconds, loading, case.budget_seconds)
         return is_faster(tried.turns)
-    both = (scratch_steps(trainer, at_once=plan.steps) for _ in range(2))
+    both = (scratch_steps(trainer, at_once=steps) for _ in range(2))
     with next(both) as (own_steps,), next(both) as (same_steps,):
-        ways = Way(own_steps, plan.steps), Way(same_steps, plan.steps)
-        base, changed = time_in_turns(trainer, plan.samples, *ways)
+        others = [Way(same_steps, steps)]
+        base, (changed,) = turns(trainer, Way(own_steps, steps), others, math.inf, most_turns)
     return is_faster(InTurns(base=base, changed=changed))
 
 
@@ -339,14 +336,15 @@ def _train(trainer: Trainer) -> float:
 def _measured_loader(case: Case, trainer: Trainer) -> LoaderTimes:
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
-    budget = Budget(case.budget_seconds)
-    found = measure(batches, budget, allowed_cores(cpu_facts()))
+    budget = Budget.of(math.inf, 2 * case.budget_seconds)  # of which a loader gets half
+    ends_seconds = time.perf_counter() + case.budget_seconds
+    found = measure(batches, budget, ends_seconds, allowed_cores(cpu_facts()))
     resident = None
     if batches.dataset.part.read is None:
         few = trainer.experiment.model_copy(update={"input": RESIDENT})
         resident = make_batches(few, batches.dataset.part, CPU)
     epoch_seconds = statistics.fmean(_epoch_seconds(trainer))
-    tried = try_inputs(trainer, found, budget, epoch_seconds, resident)
+    tried = try_inputs(trainer, found, epoch_seconds, budget, ends_seconds, resident)
     return found.model_copy(update={"tried_inputs": tried})
 
 
@@ -357,7 +355,9 @@ def _epoch_seconds(trainer: Trainer) -> list[float]:
 def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy | None:
     """Return the suggested change, or any if `by` is None."""
     epochs, size = _epoch_seconds(trainer), trainer.training.batch_size
-    same, other = measure_steps(trainer, SamplePlan(10, 5), _LARGER * size)
+    with scratch_steps(trainer, _LARGER * size, at_once=5) as (own_steps, other_steps):
+        others = [Way(other_steps, 5)]
+        same, (other,) = turns(trainer, Way(own_steps, 5), others, math.inf, 10)
     settings: Any = SimpleNamespace(
         batch_size=size,
         dataset="planted",

@@ -32,7 +32,9 @@ def main() -> None:
         help="the folder of the published weights, for a model that names some",
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, required=True, help="about how long to measure")
+    parser.add_argument(
+        "--seconds", type=float, help="at most how long to measure (5; 15 for a job of ten minutes)"
+    )
     args = parser.parse_args()
     end_with_parent()
     job = read_plan(args.job, ExperimentPlan)

@@ -23,9 +23,10 @@ from torch.optim import SGD
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.measure.attribution import AttributionPlan, SamplePlan, profile
+from photofinish.measure.attribution import profile
+from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.scratch import scratch_steps
+from photofinish.measure.in_turns import scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.trained import FirstStep
 from photofinish.runs.run import Run
@@ -187,8 +188,8 @@ def test_repeats_single_steps_and_the_first_step_are_measured_there_too(
     first = trained(job)
     check_repeat(first, trained(job), "small", 2)  # refuses other bits
     first_on_cpu = trained(on_cpu)
-    there = profile(first, step_seconds=1e-3, training_seconds=1.0)
-    here = profile(first_on_cpu, step_seconds=1e-3, training_seconds=1.0)
+    there = profile(first, 1e-3, Budget.of(0.0))
+    here = profile(first_on_cpu, 1e-3, Budget.of(0.0))
     step, step_on_cpu = record_first_step(job, first), record_first_step(on_cpu, first_on_cpu)
     assert step == step_on_cpu.model_copy(update={"output_rounding": {}, "gradient_rounding": {}})
     assert step_on_cpu.output_rounding.keys() == step.outputs.keys()
@@ -204,8 +205,8 @@ def test_the_parts_of_a_step_are_timed_by_the_devices_events(make_job: MakeJob) 
     found = []
 
     def taken_apart(steps: int) -> Callable[[], None]:
-        plan = AttributionPlan(steps, 2, SamplePlan(1, 1), {})
-        return lambda: found.append(attributed(trainer, plan).parts)
+        trainer.steps_per_epoch = steps
+        return lambda: found.append(attributed(trainer).parts)
 
     few, many = counted(taken_apart(2)), counted(taken_apart(5))
     assert many.waits - few.waits == 5 - 2  # of the host's issuing, before each step

@@ -18,7 +18,8 @@ from recorder import OperationRecorder
 from torch import nn
 
 from photofinish.data import PartName
-from photofinish.measure.attribution import AttributionPlan, measure_attribution, take_turns
+from photofinish.measure.attribution import measure_attribution, time_steps
+from photofinish.measure.budget import Budget
 from photofinish.models.registry import build_model
 from photofinish.results.measurements import StepAttribution
 from photofinish.training import graphs, learning_rates, optimizer
@@ -89,10 +90,10 @@ def job_maker(
     return make
 
 
-def attributed(trainer: Trainer, plan: AttributionPlan) -> StepAttribution:
-    """Take a step apart, beside steps on another batch."""
-    own, (other,), _ = take_turns(trainer, plan.samples, 0.01, 9.0, plan.other_batch_images)
-    return measure_attribution(trainer, plan, own, other)
+def attributed(trainer: Trainer, images: int = 2) -> StepAttribution:
+    """Take an epoch's steps apart, beside steps on another batch."""
+    timed = time_steps(trainer, 0.01, 0.0, images)
+    return measure_attribution(trainer, timed, images, 0.01, Budget.of(0.0))
 
 
 def warmed(trainer: Trainer) -> Trainer:

@@ -19,7 +19,7 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.reporting.sentences import Verdict
-from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
+from photofinish.results import EpochMetrics, EpochTiming, measurements, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, TrainedRecords, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
@@ -177,7 +177,7 @@ def resident_tried(loader_seconds: float, resident_seconds: float) -> measuremen
     """Make up steps with resident batches, in turns with those of a loader."""
     turns = in_turns(loader_seconds, resident_seconds)
     tried = measurements.Tried(by="resident", changes={"input": "resident"}, turns=turns)
-    return measurements.LoaderTimes(samples=1, tried_inputs=(tried,))
+    return measurements.LoaderTimes(tried_inputs=(tried,))
 
 
 def made_up_attribution(
@@ -232,9 +232,6 @@ def measured_of(result: TrainedRecords) -> Measured:
         training=result.record,
         startup_seconds=times.startup_seconds,
         startup_cpu_seconds=times.startup_cpu_seconds or 0.0,
-        data_seconds=times.data_seconds,
-        warm_up_seconds=times.warm_up_seconds,
-        steps_taken=pass_times.StepsTaken(kind="eager", at_once=1, why="made up"),
         first_step=result.first_step,
         peak_memory_bytes=times.peak_memory_bytes,
         load=result.measured_load,

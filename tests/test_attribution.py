@@ -17,18 +17,18 @@ from torch.optim import SGD
 from photofinish.config.experiment import Experiment
 from photofinish.measure import attribution, step_parts
 from photofinish.measure.attribution import (
-    AttributionPlan,
-    SamplePlan,
-    plan_attribution,
+    changes_to_try,
+    other_images,
     profile,
-    take_turns,
-    try_settings,
+    time_steps,
+    try_change,
 )
-from photofinish.measure.threads import with_threads
+from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import with_threads
 from photofinish.results.measurements import StepParts, TriedBy
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module
-from photofinish.training.batches import Batch
+from photofinish.training.batches import Batch, bytes_of_a_sample
 from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU, configure_torch_for, torch_restored
@@ -42,7 +42,6 @@ TRIES: dict[TriedBy, dict[str, Any]] = {
     "tf32": {"precision": "tf32"},
     "free algorithms": {"deterministic": False},
 }
-PLAN = AttributionPlan(4, 2, SamplePlan(2, 1), {})
 METHODS = {
     "copying": (LoaderBatches, "to_device"),
     "optimizer": (SGD, "step"),
@@ -97,7 +96,7 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
     napping_in: MakeTrainer, monkeypatch: pytest.MonkeyPatch, part: str, precision: str
 ) -> None:
     trainer = napping_in(part, input=LOADER, precision=precision)
-    parts = attributed(trainer, PLAN).parts
+    parts = attributed(trainer).parts
     expected = {
         name: NAP_SECONDS * (name == f"{part}_seconds")
         for name in StepParts.model_fields
@@ -106,32 +105,33 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
     assert parts.median_seconds == expected
     if part in ("waiting", "copying"):  # of which an accelerator times many batches together
         monkeypatch.setattr(step_parts, "is_accelerator", lambda _device: True)
-        parts = attributed(trainer, PLAN).parts
+        parts = attributed(trainer).parts
         for name in StepParts.model_fields:
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
 
 
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
 def test_profiling_between_epochs_changes_no_bit(
-    trainer_of: MakeTrainer, source: dict[str, Any]
+    trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]
 ) -> None:
     settings = {"input": source, "schedule": {"name": "one_cycle", "max_lr": 0.2}, "epochs": 2}
     undisturbed, measured = (trainer_of(network_with_state(), **settings) for _ in range(2))
-    plan = AttributionPlan(measured.steps_per_epoch, 2, SamplePlan(2, 1), TRIES)
+    monkeypatch.setattr(attribution, "changes_to_try", lambda _trainer: dict(TRIES))
     list(undisturbed.epochs())
     found = []
     for _epoch in measured.epochs():
-        found.append(attributed(measured, plan))
+        found.append(attributed(measured))
     assert all([tried.by for tried in each.tried] == [*TRIES] for each in found)
     assert_same_run(measured, undisturbed)
 
 
 def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
     with with_threads(4):
-        own, _, tried = take_turns(trainer_of(), SamplePlan(9, 1), 0.01, 0.0)
+        base, _, tried = time_steps(trainer_of(), 0.01, 0.0)
+        slow = time_steps(trainer_of(), 0.05, 0.0).threads
         assert torch.get_num_threads() == 4
-    assert list(tried) == [2, 1]
-    for steps in (own, *tried.values()):
+    assert (list(tried), list(slow)) == ([2, 1], [2])  # one thread has no time for slow steps
+    for steps in (base, *tried.values()):
         assert len(steps.cpu_seconds) == len(steps.sample_seconds) == 5
 
 
@@ -148,8 +148,8 @@ def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(
     trainer = trainer_of(network, epochs=1)
     for act, is_last in (
         (trainer.prepare, False),
-        (lambda: try_settings(trainer, SamplePlan(1, 1), "bf16", TRIES["bf16"]), True),
-        (lambda: try_settings(trainer, SamplePlan(1, 1), "tf32", TRIES["tf32"]), True),
+        (lambda: try_change(trainer, 1, 0.0, "bf16", TRIES["bf16"]), True),
+        (lambda: try_change(trainer, 1, 0.0, "tf32", TRIES["tf32"]), True),
         (lambda: list(trainer.epochs()), False),
     ):
         layouts.clear()
@@ -197,7 +197,7 @@ def test_tried_steps_have_the_switches_of_such_a_training_and_later_steps_have_t
         configure(trainer.experiment, CPU, 1)
         trainer.network.register_forward_pre_hook(note)
         with pytest.raises(KeyError) if error is KeyError else nullcontext():
-            measured = try_settings(trainer, SamplePlan(1, 1), "tf32", changes)
+            measured = try_change(trainer, 1, 0.0, "tf32", changes)
             assert (measured is None) is (error is not None)
         assert seen - {JUDGED} == ({tried} if error is None else set())
         assert switches() == JUDGED
@@ -224,42 +224,36 @@ def test_a_cuda_gpu_is_tried_with_what_it_has_and_the_training_does_not_use(
     capability = (8, 0) if has_tf32 else (7, 5)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     trainer.device = torch.device("cuda")
-    plan = plan_attribution(trainer, 1e-3, 1.0, most_images=99)
-    assert tuple(name in plan.tries for name in TRIES) == tries
-
-
-PLANNED = "batch_size, step_seconds, training_seconds, workers, devices, room, steps, images"
+    changes = changes_to_try(trainer)
+    assert tuple(name in changes for name in TRIES) == tries
 
 
 @pytest.mark.parametrize(
-    PLANNED.split(", "),
+    ("batch_size", "step_seconds", "devices", "room", "images"),
     [
-        (16, 1e-3, 1.0, 0, 1, 99, 5, 2),  # an epoch's steps, which has no room for a larger batch
-        (1, 1e-3, 1.0, 0, 1, 99, 50, 8),  # a twentieth of a second
-        (1, 1e-3, 20.0, 0, 1, 99, 72, 8),  # 1 % of the training would be more than an epoch
-        (1, 0.2, 10.0, 0, 1, 99, 5, 4),  # slow: as many as a second holds, and as large a batch
-        (1, 1.0, 10.0, 2, 1, 99, 13, 1),  # and of two workers, a few rounds
-        (16, 1e-3, 1.0, 0, 2, 99, 5, 4),  # two devices share a batch
-        (4, 1e-3, 1.0, 0, 1, 7, 18, 2),
-        (1, 1e-3, 1.0, 0, 1, 0, 50, 1),  # neither fewer nor more: then nothing is known of it
+        (16, 1e-3, 1, 99, 2),  # with a larger batch, an epoch would have too few steps
+        (1, 1e-3, 1, 99, 8),
+        (1, 0.015, 1, 99, 4),  # slow: as large a batch as has time
+        (1, 1.0, 1, 99, 1),
+        (16, 1e-3, 2, 99, 4),  # two devices share a batch
+        (4, 1e-3, 1, 7, 2),
+        (1, 1e-3, 1, 0, 1),  # neither fewer nor more: then nothing is known of it
     ],
 )
-def test_profiling_takes_a_small_part_of_the_training_time(
+def test_the_other_batch_is_as_large_as_time_and_memory_allow(
     trainer_of: MakeTrainer,
+    monkeypatch: pytest.MonkeyPatch,
     batch_size: int,
     step_seconds: float,
-    training_seconds: float,
-    workers: int,
     devices: int,
     room: int,
-    steps: int,
     images: int,
 ) -> None:
-    source = {"name": "loader", "workers": workers} if workers else {"name": "resident"}
-    trainer = trainer_of(batch_size=batch_size, input=source)
+    trainer = trainer_of(batch_size=batch_size)
     trainer.team.devices *= devices
-    plan = plan_attribution(trainer, step_seconds, training_seconds, most_images=room)
-    assert (plan.steps, plan.other_batch_images, plan.tries) == (steps, images, {})
+    free_bytes = room * 1000 * bytes_of_a_sample(trainer.training.first())
+    monkeypatch.setattr(attribution, "available_memory_bytes", lambda: free_bytes)
+    assert other_images(trainer, step_seconds, Budget.of(0.0)) == images
 
 
 class _OneOfTwo(World):
@@ -281,7 +275,7 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
     for name in ("measure_attribution", "count_operations"):
         monkeypatch.setattr(attribution, name, Mock(side_effect=error))
     trainer = Setup(make_run(epochs=1), CPU, team).new_trainer()
-    further = profile(trainer, 1e-3, 1.0)
+    further = profile(trainer, 1e-3, Budget.of(0.0))
     assert further.attribution is None
     assert str(further.not_attributed).startswith(why)
     assert further.operations is None

@@ -114,11 +114,10 @@ def test_a_job_without_timed_steps_on_one_batch_keeps_its_waits(on_cpu: Any) -> 
 
 
 def test_workers_that_hide_loading_still_load_as_long_as_when_they_were_tried(on_cpu: Any) -> None:
-    none: Any = {"start_seconds": 0.0, "cpu_seconds": (), "memory_bytes": ()}
-    tried = TriedWorkers(workers=1, batch_seconds=0.02, **none)
+    tried = TriedWorkers(workers=1, batch_seconds=0.02, start_seconds=0.0)
     two = tried.model_copy(update={"workers": 2, "batch_seconds": 0.015})
     for each, seconds in (((tried, two), 0.015), ((), 0.04 / 2)):  # untried: by a core each
-        loader = LoaderTimes(samples=1, batch_size=16, whole_seconds=0.04, tried_workers=each)
+        loader = LoaderTimes(whole_seconds=0.04, tried_workers=each)
         run = on_cpu(waiting=0.01, workers=2, loader=loader)
         assert epoch_bound(run).measured_seconds == pytest.approx(STEPS * min(seconds, 0.02))
 

@@ -186,9 +186,8 @@ def by_two(
     batch_seconds: float, loader: LoaderTimes | None = None, start_seconds: float = 0.0
 ) -> LoaderTimes:
     """Return the times of a loader whose two workers bring a batch so often."""
-    rest: Any = {"start_seconds": start_seconds, "cpu_seconds": (), "memory_bytes": ()}
-    workers = TriedWorkers(workers=2, batch_seconds=batch_seconds, **rest)
-    loader = loader or LoaderTimes(samples=16)
+    workers = TriedWorkers(workers=2, batch_seconds=batch_seconds, start_seconds=start_seconds)
+    loader = loader or LoaderTimes()
     return loader.model_copy(update={"tried_workers": (workers,)})
 
 
@@ -204,7 +203,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
         tried_input("batch transform", 40, input=given | {"transform": None}, batch_transform=blur),
         tried_input("decode once", 10, decode="once"),
     )
-    loader = by_two(0.04, LoaderTimes(samples=16, tried_inputs=tried), start_seconds=0.38)
+    loader = by_two(0.04, LoaderTimes(tried_inputs=tried), start_seconds=0.38)
     settings = {"input": given | {"transform": blur}}
     result = slow(waiting=0.09, settings=settings)
     found = only(diagnose(job_of(with_timings(result, loader=loader))))
@@ -219,7 +218,7 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     (low, second_low), (high, second_high) = gains
     assert first.predicted == pytest.approx((low, high))
     assert second.predicted == pytest.approx((second_low, second_high))
-    slower = LoaderTimes(samples=16, tried_inputs=(tried_input("workers", 95, input=given),))
+    slower = LoaderTimes(tried_inputs=(tried_input("workers", 95, input=given),))
     assert only(diagnose(job_of(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
 
@@ -294,7 +293,7 @@ def tried(**milliseconds: float) -> dict[str, Any]:
 
 def resident(milliseconds: float) -> dict[str, Any]:
     tried = (tried_input("resident", milliseconds, input="resident"),)
-    return {"loader": LoaderTimes(samples=16, tried_inputs=tried)}
+    return {"loader": LoaderTimes(tried_inputs=tried)}
 
 
 def gained(milliseconds: float, rest: float = 2) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,14 +15,18 @@ from training_process import measure_here
 from photofinish.errors import UserError
 from photofinish.inside import tensors
 from photofinish.inside.tensors import fingerprint_tensor
-from photofinish.measure.attribution import SamplePlan, measure_steps, plan_samples
+from photofinish.measure.attribution import time_steps
+from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.in_turns import Way, time_in_turns
+from photofinish.measure.in_turns import Way, turns, with_threads
+from photofinish.measure.take_parts import take_parts
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of
 from photofinish.results.trained import FirstStep
+from photofinish.runs.setup import Setup
 from photofinish.runs.training import check_repeat
 from photofinish.training.batches import Batch
+from photofinish.training.loading import LoadedSamples
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -49,22 +54,6 @@ def take_first_step(network: nn.Module, batch: Batch, precision: str = "fp32") -
     return first_step(network, loss, batch, CPU, precision, labels, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("step_seconds", "training_seconds", "samples", "steps"),
-    [
-        (1e-5, 0.1, 10, 50),  # no more steps than are of use
-        (1e-3, 1.0, 10, 5),  # a short training has a twentieth of a second
-        (1e-3, 10.0, 10, 20),  # 2 % of it
-        (0.08, 1000.0, 6, 1),  # half a second
-        (0.33, 10.0, 5, 1),  # slow steps: enough for an interval
-    ],
-)
-def test_steps_are_sampled_within_the_allowed_time(
-    step_seconds: float, training_seconds: float, samples: int, steps: int
-) -> None:
-    assert plan_samples(step_seconds, training_seconds) == SamplePlan(samples, steps)
-
-
 def test_a_step_is_timed_without_waiting_for_data(
     trained: Trainer, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
 ) -> None:
@@ -77,19 +66,10 @@ def test_a_step_is_timed_without_waiting_for_data(
             yield batch
 
     monkeypatch.setattr(trained.training, "train_batches", slowly)
-    (measured,) = measure_steps(trained, SamplePlan(3, 4))
-    assert (measured.sample_seconds, measured.step_seconds) == ((1.0,) * 3, [0.25] * 3)
+    with with_threads(1):
+        measured = time_steps(trained, 0.25, 4.0).base
+    assert measured.step_seconds == [0.25] * 15
     assert weights_of(trained.network) == before
-
-
-def test_two_batch_sizes_are_timed_by_turns(trainer_of: MakeTrainer) -> None:
-    sizes: list[int] = []
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-    network.register_forward_pre_hook(lambda _module, inputs: sizes.append(len(inputs[0])))
-    trainer = trainer_of(network, batch_size=16)
-    measured = measure_steps(trainer, SamplePlan(3, 2), 40)
-    assert sizes[2 * (WARM_UP_STEPS + 1) :] == [40, 40, 16, 16, 16, 16, 40, 40, 40, 40, 16, 16]
-    assert [len(each.sample_seconds) for each in measured] == [3, 3]
 
 
 def test_steps_that_settle_a_way_come_after_another_ways_and_are_not_timed(
@@ -108,7 +88,7 @@ def test_steps_that_settle_a_way_come_after_another_ways_and_are_not_timed(
 
         return Way(take, WARM_UP_STEPS, settle=settle)
 
-    one, other = time_in_turns(trained, 2, way("one"), way("other"))
+    one, (other,) = turns(trained, way("one"), [way("other")], 100.0, 2)
     assert one.sample_seconds == other.sample_seconds == (1.0, 1.0)
     warm_up = ["one settles", "one", "other settles", "other"]
     assert taken == [*warm_up, "other", "one settles", "one", "one", "other settles", "other"]
@@ -184,6 +164,44 @@ def test_a_fingerprint_is_that_of_any_torch_and_leaves_the_scripts_settings_alon
     assert torch.equal(torch.get_rng_state(), before)
     infinite = torch.tensor([1.0, torch.inf, -torch.nan, 1e300], dtype=torch.float64)
     assert all(map(math.isfinite, fingerprint_tensor(infinite)))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [(0.01, 0, 150), (0.01, 0, 15_000), (2, 0, 150), (0.01, 1, 20), (0.01, 1, 150)],
+    ids=str,
+)
+def test_measuring_takes_its_seconds_and_at_most_three_more(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, clock: HeldClock, times: Any
+) -> None:
+    """`times` are seconds of a step, seconds to load its batch, and the number of epochs."""
+    (step_seconds, batch_seconds, epochs), began_seconds = times, list[float]()
+
+    def slow_network(*arguments: Any) -> nn.Module:
+        network = new_network(*arguments)
+        network.register_forward_pre_hook(lambda *_: clock.take(step_seconds))
+        return network
+
+    def collate_slowly(samples: LoadedSamples, batch: list[Batch]) -> Batch:
+        clock.take(batch_seconds * len(batch) / 16)
+        return collate(samples, batch)
+
+    def take_parts_first(*arguments: Any) -> Any:
+        began_seconds.append(clock.now_seconds)
+        return take_parts(*arguments)
+
+    new_network, collate = Setup.new_network, LoadedSamples.collate
+    monkeypatch.setattr(Setup, "new_network", slow_network)
+    monkeypatch.setattr(LoadedSamples, "collate", collate_slowly)
+    monkeypatch.setattr("photofinish.measure.measure.take_parts", take_parts_first)
+    source = {"name": "loader" if batch_seconds else "resident"}
+    measured = measure_here(make_run(epochs=epochs, batch_size=16, input=source), None)
+    took_seconds = clock.now_seconds - began_seconds[0]
+    job_seconds = epochs * 5 * (step_seconds + batch_seconds)
+    assert took_seconds <= Budget.of(job_seconds).whole_seconds + 3
+    assert measured.operations
+    assert (measured.attribution is None) is (step_seconds + batch_seconds >= 1)
+    assert bool(measured.loader) is (batch_seconds > 0)
 
 
 @pytest.mark.parametrize("failing", ["first_step", "profile"])

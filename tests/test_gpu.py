@@ -385,8 +385,7 @@ def test_steps_with_other_settings_are_measured_and_later_ones_are_as_before(
     settings.model_copy = lambda update: experiment(**update)
     trained = run(settings, device)
     why = trained.steps.why
-    plan = attribution.SamplePlan(3, 2)
-    assert attribution.try_settings(trained, plan, "tf32", changes)
+    assert attribution.try_change(trained, 2, 0.1, "tf32", changes)
     assert trained.steps.why == why
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.get_float32_matmul_precision() == "highest"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,10 +21,9 @@ from torch.utils.data import get_worker_info
 from photofinish.answer.remedies import loader_remedies
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
-from photofinish.measure import loader_times, loader_workers
-from photofinish.measure.loader_times import measure, measure_loader
-from photofinish.measure.loader_tries import RESIDENT, try_inputs
-from photofinish.measure.loader_workers import Budget
+from photofinish.measure import loader_times, loader_tries
+from photofinish.measure.budget import Budget
+from photofinish.measure.loader_tries import RESIDENT, measure_loader, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results import median_training_seconds
 from photofinish.results.measured import TrainedRecords
@@ -103,6 +103,15 @@ def load(make_experiment: MakeExperiment) -> Load:
     return make
 
 
+TEN = Budget.of(math.inf, 20.0)
+"""Budget with ten seconds for a loader."""
+
+
+def measure(batches: LoaderBatches, cores: int, budget: Budget = TEN) -> LoaderTimes:
+    ends_seconds = time.perf_counter() + budget.loader_seconds
+    return loader_times.measure(batches, budget, ends_seconds, cores)
+
+
 def test_a_data_set_that_fails_is_not_timed_and_says_why(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,9 +119,9 @@ def test_a_data_set_that_fails_is_not_timed_and_says_why(
         raise TypeError("not a Compose")
 
     monkeypatch.setattr(loader_times, "measure", fail)
-    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, 1.0, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, TEN, lambda: None) is None
     assert "TypeError: not a Compose" in capsys.readouterr().out
-    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, 1.0, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, TEN, lambda: None) is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -121,13 +130,11 @@ def test_workers_are_tried_up_to_the_cores(
 ) -> None:
     settings = {"workers": workers} if workers else {}
     monkeypatch.setattr(loader_times, "SAMPLES", 8)
-    found = measure(load(Items(transforms=[burn]), **settings), Budget(60.0), cores=2)
+    found = measure(load(Items(transforms=[burn]), **settings), cores=2)
     assert [each.workers for each in found.tried_workers] == [1, 2]
-    monkeypatch.setattr(loader_workers, "available_memory_bytes", lambda: 1)
-    in_little_memory = measure(load(Items()), Budget(60.0), cores=2)
+    monkeypatch.setattr(loader_times, "available_memory_bytes", lambda: 1)
+    in_little_memory = measure(load(Items()), cores=2)
     assert [each.workers for each in in_little_memory.tried_workers] == [1]
-    for each in found.tried_workers:
-        assert len(each.cpu_seconds) == len(each.memory_bytes) == each.workers
     is_by_a_worker = found.whole_seconds == found.tried_workers[0].batch_seconds
     assert is_by_a_worker is (workers > 0)
 
@@ -142,7 +149,7 @@ def test_workers_that_hang_leave_the_time_of_this_process(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loader_times, "SAMPLES", 8)
-    found = measure(load(Items(read=hangs_in_a_worker)), Budget(1.0), cores=2)
+    found = measure(load(Items(read=hangs_in_a_worker)), cores=2, budget=Budget.of(10.0))
     assert found.whole_seconds > 0
     assert not found.tried_workers
 
@@ -154,12 +161,10 @@ def planted(whole_seconds: float, *batch_seconds: float, start_seconds: float = 
             workers=workers,
             batch_seconds=seconds,
             start_seconds=start_seconds,
-            cpu_seconds=(),
-            memory_bytes=(),
         )
         for workers, seconds in enumerate(batch_seconds, 1)
     )
-    return LoaderTimes(samples=8, whole_seconds=whole_seconds, tried_workers=tried)
+    return LoaderTimes(whole_seconds=whole_seconds, tried_workers=tried)
 
 
 def drawing(_row: int) -> Any:
@@ -201,7 +206,7 @@ def test_what_may_be_faster_is_tried(
 ) -> None:
     trainer = trainer_of(input={"name": "loader"})
     trainer.training, trainer.steps_per_epoch = load(dataset, **settings), 2
-    tried = try_inputs(trainer, found, Budget(20.0), epoch_seconds=1.0)
+    tried = try_inputs(trainer, found, 1.0, TEN, time.perf_counter() + 20.0)
     assert [each.changes for each in tried] == [expected] * bool(expected)
     for each in tried:
         assert len(each.turns.ratios) >= 4
@@ -224,7 +229,7 @@ def test_only_workers_that_stay_are_not_timed_beside_the_own_loader(
     ):
         changed = copy.copy(trainer)
         vars(changed).update(changes, training=batches)
-        tried = try_inputs(changed, found, Budget(40.0), epoch_seconds=1.0)
+        tried = try_inputs(changed, found, 1.0, TEN, time.perf_counter() + 40.0)
         assert {each.by: each.turns.base == each.turns.changed for each in tried} == names
 
 
@@ -256,10 +261,12 @@ def test_workers_that_start_slowly_for_two_batches_are_tried_persistent(
     trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.001))
     batches = load(Items(read=drawing, transforms=[slow]), workers=1)
     trainer.training, trainer.steps_per_epoch = batches, 2
-    found = measure(batches, Budget(30.0), cores=1)
+    found = measure(batches, cores=1)
     (own,) = found.tried_workers
     assert own.start_seconds == pytest.approx(2.0)
-    (persistent,) = try_inputs(trainer, found, Budget(60.0), own.start_seconds + 0.002)
+    (persistent,) = try_inputs(
+        trainer, found, own.start_seconds + 0.002, TEN, clock.now_seconds + 60.0
+    )
     assert persistent.changes["input"]["persistent_workers"]
     assert persistent.turns.changed.median_seconds == pytest.approx(0.001)
     assert len(persistent.turns.ratios) == 10  # each of many steps, which come unevenly
@@ -307,16 +314,16 @@ def test_all_measurements_share_ten_seconds(
         clock.take(item_seconds)
         return item
 
-    def load_in_workers(_batches: Any, workers: int, **_: Any) -> TriedWorkers:
+    def load_in_workers(_batches: Any, workers: int, *_: Any) -> tuple[TriedWorkers, int]:
         clock.take(4 * item_seconds * workers)
-        return planted(0.0, *[4 * item_seconds] * workers).tried_workers[-1]
+        return planted(0.0, *[4 * item_seconds] * workers).tried_workers[-1], 0
 
-    monkeypatch.setattr(loader_workers, "try_workers", load_in_workers)
-    monkeypatch.setattr(loader_times, "allowed_cores", lambda _: 8)
+    monkeypatch.setattr(loader_times, "try_workers", load_in_workers)
+    monkeypatch.setattr(loader_tries, "allowed_cores", lambda _: 8)
     trainer = trainer_of(input=LOADER, batch_size=4)
     trainer.training, trainer.steps_per_epoch = load(Items(transforms=[slow]), transform=FLIP), 2
     began_seconds = clock.now_seconds
-    found = measure_loader(trainer, 8 * item_seconds, 800_000 * item_seconds, lambda: None)
+    found = measure_loader(trainer, 8 * item_seconds, TEN, lambda: None)
     assert (found is None) is (item_seconds > 1)
     assert clock.now_seconds - began_seconds <= 10.0
 
@@ -339,12 +346,10 @@ def test_a_suggestion_gains_what_it_predicts(
 
     live = load(Items(transforms=[slow]))
     before = train(live, "loader")
-    found = measure(live, Budget(10.0), cores=0)
+    found = measure(live, cores=0)
     assert found.whole_seconds == pytest.approx(0.008)
-    tried = try_inputs(
-        before, found, Budget(10.0), median_training_seconds(before.progress.timings)
-    )
     seconds = median_training_seconds(before.progress.timings)
+    tried = try_inputs(before, found, seconds, TEN, clock.now_seconds + 10.0)
     passes = [each.training_seconds + each.validation_seconds for each in before.progress.timings]
     result = with_timings(
         with_record(trained(make_result), experiment=before.experiment),

@@ -19,18 +19,14 @@ from torch import nn
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import ExperimentPlan, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.measure.attribution import (
-    SamplePlan,
-    measure_attribution,
-    measure_steps,
-    plan_attribution,
-)
-from photofinish.measure.in_turns import Settling, time_in_turns, with_input
+from photofinish.measure.attribution import measure_attribution, other_images, time_steps
+from photofinish.measure.budget import Budget
+from photofinish.measure.loader_tries import OneInput, try_block
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
 from photofinish.results import median_training_seconds, passed_seconds
 from photofinish.results.job import Job as PlainJob
-from photofinish.results.measurements import InTurns, LoaderTimes, Tried
+from photofinish.results.measurements import LoaderTimes
 from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
@@ -40,7 +36,6 @@ from photofinish.training.trainer import Trainer
 IMAGES = 1024
 SHAPE = (1, 8, 8)
 LOADER = {"name": "loader", "workers": 0}
-SAMPLES = SamplePlan(3, 1)
 
 
 @dataclass(frozen=True)
@@ -147,8 +142,9 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             )
             for number, each in enumerate(epochs)
         ]
-        plan = plan_attribution(trainer, 0.01, 10.0, most_images=IMAGES)
-        own, other = measure_steps(trainer, SAMPLES, plan.other_batch_images)
+        budget = Budget.of(10.0)
+        images = other_images(trainer, 0.01, budget)
+        timed = time_steps(trainer, 0.01, 1.0, images)
         timings: dict[str, Any] = {
             "epochs": tuple(epochs),
             "parts": tuple(parts),
@@ -157,20 +153,17 @@ def measured(make_result: MakeResult, clock: HeldClock) -> Measure:
             "images_per_second": IMAGES / median_training_seconds(epochs),
             "startup_seconds": 0.01,
             "total_seconds": 0.01 + passed_seconds(epochs),
-            "steady_state": own,
-            "attribution": measure_attribution(trainer, plan, own, other),
+            "steady_state": timed.base,
+            "attribution": measure_attribution(trainer, timed, images, 0.01, budget),
             "host": job.host,
         }
         if is_loader:
             changed = {"input": ResidentInput(name="resident")}
             resident = make_batches(experiment.model_copy(update=changed), part, CPU)
-            inputs = (training, experiment.input), (resident, changed["input"])
-            own, other = (with_input(trainer, *each, 1, Settling(0, 0.0)) for each in inputs)
-            with own as own_way, other as other_way:
-                base, faster = time_in_turns(trainer, 5, own_way, other_way)
-            turns = InTurns(base=base, changed=faster)
-            tried = Tried(by="resident", changes={"input": "resident"}, turns=turns)
-            timings["loader"] = LoaderTimes(samples=1, tried_inputs=(tried,))
+            own = OneInput(experiment.input, training)
+            other = OneInput(changed["input"], resident, "resident", {"input": "resident"})
+            tried = try_block(trainer, own, [other], 0.06, LoaderTimes(), 9.0)
+            timings["loader"] = LoaderTimes(tried_inputs=tuple(tried))
         result = with_timings(with_record(made_up, experiment=experiment), **timings)
         return job_of(replace(result, experiment="planted"))
 

@@ -101,7 +101,7 @@ def with_loader(run: TrainedRecords, cores: int, workers: int) -> TrainedRecords
             for part in run.steps.parts
         ),
         total_seconds=21.5,
-        loader=LoaderTimes(samples=1),
+        loader=LoaderTimes(),
     )
     settings = {"input": LoaderInput(name="loader", workers=workers)}
     experiment = run.record.experiment.model_copy(update=settings)
@@ -135,16 +135,10 @@ def test_a_rented_machine_loads_by_its_own_cores(
 
 def with_tried_workers(run: TrainedRecords, gpu: str, batch_seconds: dict[int, float]) -> Any:
     tried = tuple(
-        TriedWorkers(
-            workers=workers,
-            batch_seconds=seconds,
-            start_seconds=0.0,
-            cpu_seconds=(),
-            memory_bytes=(),
-        )
+        TriedWorkers(workers=workers, batch_seconds=seconds, start_seconds=0.0)
         for workers, seconds in batch_seconds.items()
     )
-    loader = LoaderTimes(samples=16, batch_size=16, whole_seconds=16.0, tried_workers=tried)
+    loader = LoaderTimes(whole_seconds=16.0, tried_workers=tried)
     return pair_of(with_timings(run, loader=loader), settings=Comparing(accelerators=(gpu,)))
 
 

@@ -32,14 +32,9 @@ from torch import nn
 
 from photofinish.config.experiment import BatchTransformSettings, ExperimentPlan
 from photofinish.errors import UserError
-from photofinish.measure.attribution import (
-    AttributionPlan,
-    SamplePlan,
-    measure_steps,
-    try_captured,
-    try_settings,
-)
-from photofinish.measure.in_turns import Settling, with_input
+from photofinish.measure.attribution import try_change
+from photofinish.measure.in_turns import scratch_state, scratch_steps
+from photofinish.measure.loader_tries import OneInput, with_input
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import Tried
 from photofinish.training import graphs
@@ -343,8 +338,9 @@ def test_a_capture_that_fails_while_measuring_leaves_figures_and_a_reason(
 ) -> None:
     trainer = trained(make_job())
     recorder.fails = True
-    measured = measure_steps(trainer, SamplePlan(3, 2), 2)
-    assert [len(each.sample_seconds) for each in measured] == [3, 3]
+    with scratch_steps(trainer, 2, at_once=2) as ways:
+        for take in ways:
+            take()
     reason = "; some were measured one by one, as capturing them failed (operation not permitted"
     assert trainer.steps.why.count(reason) == 1
     assert trainer.steps.kind == "graph"  # as the training's own were
@@ -354,12 +350,9 @@ def test_launching_captured_steps_is_not_timed(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("photofinish.measure.step_parts.is_accelerator", lambda _device: True)
-    plan = AttributionPlan(2, 2, SamplePlan(1, 2), {})
-    recorded, eager = (
-        attributed(trained(make_job(cuda_graphs=kind)), plan) for kind in ("auto", "off")
-    )
+    recorded, eager = (attributed(trained(make_job(cuda_graphs=kind))) for kind in ("auto", "off"))
     assert recorded.launch_seconds == ()  # so the fixed cost comes from the two sizes of a batch
-    assert len(eager.launch_seconds) == 2
+    assert len(eager.launch_seconds) == 6
 
 
 def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
@@ -368,12 +361,12 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
     def tried(**settings: Any) -> tuple[int, bool]:
         """Return the number of samples, and True if steps were recorded for them."""
         trainer, done = trained(make_job(**settings)), len(recorder.recordings)
-        captured = try_captured(trainer, SamplePlan(3, 2))
+        captured = try_change(trainer, 2, 9.0, "captured", {"cuda_graphs": "on"})
         count = len(captured.turns.ratios) if isinstance(captured, Tried) else 0
         return count, len(recorder.recordings) > done
 
     unproven = {"deterministic": False}
-    assert tried(**unproven) == (3, True)
+    assert tried(**unproven) == (10, True)
     for refused in ({}, {"cuda_graphs": "off", **unproven}, {"optimizer": DAMPED, **unproven}):
         assert tried(**refused) == (0, False)
     chosen = Trainer.chosen_steps
@@ -393,9 +386,9 @@ def test_an_input_that_transforms_batches_is_tried_with_steps_launched_one_by_on
     settings = BatchTransformSettings.model_validate({"name": f"{recipe.__file__}:noisy"})
     for transform in (None, BatchTransform(settings, 0, 3)):
         done = len(recorder.recordings)
-        given = trainer.training, trainer.experiment.input, 1, Settling(0, 0.0), transform
-        with with_input(trainer, *given) as way:
-            way.take()
+        one = OneInput(trainer.experiment.input, trainer.training, batch_transform=transform)
+        with scratch_state(trainer) as state:
+            with_input(trainer, state, one, 1)
         assert (len(recorder.recordings) > done) is (transform is None)
 
 
@@ -405,10 +398,10 @@ def test_steps_with_another_precision_or_free_algorithms_are_captured_as_the_tra
     for changes in ({"precision": "tf32"}, {"deterministic": False}):
         trainer, done = trained(make_job()), len(recorder.recordings)
         why = trainer.steps.why
-        assert isinstance(try_settings(trainer, SamplePlan(3, 2), "tf32", changes), Tried)
+        assert isinstance(try_change(trainer, 2, 0.0, "tf32", changes), Tried)
         assert len(recorder.recordings) > done
         recorder.fails = True
-        assert try_settings(trainer, SamplePlan(3, 2), "tf32", changes) is None
+        assert try_change(trainer, 2, 0.0, "tf32", changes) is None
         recorder.fails = False
         assert trainer.steps.why == why
 

@@ -86,7 +86,7 @@ def train_here(run: Run) -> None:
     train(run, CPU, World(CPU), client.NoTracker(), 0.0)
 
 
-def measure_here(run: Run, seconds: float = 0.1) -> Measured:
+def measure_here(run: Run, seconds: float | None = 0.1) -> Measured:
     """Measure as the stage does, on the CPU in this process. Return the record as written."""
     from photofinish.config.experiment import step_settings
     from photofinish.measure.measure import measure

@@ -9,9 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -21,11 +19,18 @@ from photofinish.config.experiment import Experiment
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.in_turns import Context, Way, time_in_turns
+from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import (
+    LATE_SECONDS,
+    LEAST_TURNS,
+    Context,
+    Way,
+    scratch_steps,
+    turns,
+    ways_of_threads,
+)
 from photofinish.measure.operations import count_operations
-from photofinish.measure.scratch import scratch_steps
 from photofinish.measure.step_parts import measure_launches, measure_parts
-from photofinish.measure.threads import ways_of_threads
 from photofinish.results.measurements import (
     InTurns,
     Operations,
@@ -47,13 +52,9 @@ from photofinish.training.torch_device import (
 from photofinish.training.trainer import Trainer
 
 # By hand, where no reason stands beside it.
-_SAMPLES, _LEAST_SAMPLES = 10, 5  # five are enough for an interval
-_MOST_STEPS_PER_SAMPLE = 50
-_SAMPLES_SHARE, _PASS_SHARE = 0.02, 0.01  # of the training's time
-_LEAST_SECONDS, _SAMPLES_SECONDS, _MOST_SECONDS = 0.05, 0.5, 1.0
+_MOST_TURNS, _MOST_STEPS_PER_SAMPLE = 10, 50
 _MOST_STEPS, _ENOUGH_STEPS = 100, 5
 _LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
-_TURNS_SHARE, _MOST_TURNS_SECONDS, _LEAST_TURNS = 0.06, 2.0, 5  # on the CPU
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -72,72 +73,28 @@ class Profile(NamedTuple):
     tried_threads: dict[int, SteadyState]
 
 
-def profile(trained: Trainer, step_seconds: float, training_seconds: float) -> Profile:
+def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> Profile:
     """Measure the steps of a network, on copies of it. All ranks call this.
 
-    A step of the training takes about `step_seconds`, and measuring takes a small share of
-    `training_seconds`.
+    A step of the training takes about `step_seconds` after the wait for its batch.
     """
-    experiment, is_alone = trained.experiment, trained.team.size == 1
-    if not is_alone or experiment.model.compile:
+    timing = partial(time_steps, trainer, step_seconds, budget.turns_seconds)
+    is_alone, settings = trainer.team.size == 1, trainer.experiment
+    if not is_alone or settings.model.compile:
         why = "the network is compiled" if is_alone else "several processes train together"
-        samples = trained.team.broadcast_object(plan_samples(step_seconds, training_seconds))
-        return Profile(measure_steps(trained, samples)[0], None, why, None, why, {})
-    plan = plan_attribution(trained, step_seconds, training_seconds, most_images=_room(trained))
-    tries: tuple[int, ...] = (plan.other_batch_images,)
-    attributed: tuple[StepAttribution | None, str | None]
-    if experiment.accumulate > 1 or len(trained.state.optimizers) > 1:
-        tries, attributed = (), (None, "a step has several forward and backward passes")
-    seconds = min(_MOST_TURNS_SECONDS, _TURNS_SHARE * training_seconds)
-    turns = partial(take_turns, trained, plan.samples, step_seconds, seconds)
-    taken, why_not = attempt(partial(turns, *tries))
-    # Without the other batch, which a network may refuse.
-    own, others, threads = taken or turns()
-    if taken is None:
-        attributed = None, why_not
-    elif tries:
-        attributed = attempt(lambda: measure_attribution(trained, plan, own, *others))
-    counted = attempt(lambda: count_operations(trained))
-    return Profile(own, *attributed, *counted, threads)
-
-
-def _room(trained: Trainer) -> int:
-    """Return a number of images that is certain to fit into memory."""
-    free_bytes = available_memory_bytes()
-    if trained.device != CPU:
-        free_bytes = free_memory_bytes(trained.device) or 0
-    return free_bytes // (_BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trained.training.first()))
-
-
-def take_turns(
-    trainer: Trainer,
-    plan: SamplePlan,
-    step_seconds: float,
-    seconds: float,
-    *other_images: int,
-) -> tuple[SteadyState, list[SteadyState], dict[int, SteadyState]]:
-    """Time the step as it is, in turns with other batches, and on the CPU with fewer threads.
-
-    On the CPU, it takes about `seconds` or five turns, and on an accelerator as long as planned.
-    """
-    with scratch_steps(trainer, *other_images, at_once=plan.steps) as (own, *others):
-        of_threads: dict[int, Way] = {}
-        first = Way(own, plan.steps)
-        if trainer.device == CPU:
-            of_threads = ways_of_threads(own, step_seconds)
-            first = of_threads.pop(torch.get_num_threads())
-        ways = [first, *(first._replace(take=steps) for steps in others)]
-        turn, began_at = count(1), 0.0
-
-        def is_over() -> bool:  # after each turn
-            nonlocal began_at
-            now = trainer.clock.now_seconds()
-            began_at = began_at or now
-            return next(turn) >= _LEAST_TURNS and now - began_at > seconds and trainer.device == CPU
-
-        states = time_in_turns(trainer, plan.samples, *ways, *of_threads.values(), is_over=is_over)
-    threads = dict(zip(of_threads, states[len(ways) :], strict=True))
-    return states[0], states[1 : len(ways)], threads
+        return Profile(timing().base, None, why, None, why, {})
+    timed, attribution, why_not = None, None, None
+    if settings.accumulate > 1 or len(trainer.state.optimizers) > 1:
+        why_not = "a step has several forward and backward passes"
+    else:
+        images = other_images(trainer, step_seconds, budget)
+        timed, why_not = attempt(partial(timing, images))
+        if timed:
+            take_apart = partial(measure_attribution, trainer, timed, images, step_seconds, budget)
+            attribution, why_not = attempt(take_apart)
+    timed = timed or timing()  # without the other batch, which a network may refuse
+    counted = attempt(partial(count_operations, trainer))
+    return Profile(timed.base, attribution, why_not, *counted, timed.threads)
 
 
 def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
@@ -154,124 +111,148 @@ def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]
         return None, f"measuring it fails ({first_line})"
 
 
-@dataclass(frozen=True)
-class SamplePlan:
-    """Number of samples to time, and of steps in each sample."""
-
-    samples: int
-    steps: int
-
-
-def plan_samples(step_seconds: float, training_seconds: float) -> SamplePlan:
-    """Plan samples that take 2 % of the training's time, and at most half a second if possible."""
-    seconds = min(_SAMPLES_SECONDS, max(_LEAST_SECONDS, _SAMPLES_SHARE * training_seconds))
-    steps = int(seconds / step_seconds)
-    samples = min(_SAMPLES, max(_LEAST_SAMPLES, steps))
-    return SamplePlan(samples, min(_MOST_STEPS_PER_SAMPLE, max(1, steps // samples)))
-
-
-def measure_steps(trainer: Trainer, plan: SamplePlan, *other_images: int) -> list[SteadyState]:
-    """Time steps on the first batch and on batches of other sizes, in turns."""
-    with scratch_steps(trainer, *other_images, at_once=plan.steps) as all_steps:
-        ways = [Way(steps, plan.steps) for steps in all_steps]
-        return time_in_turns(trainer, plan.samples, *ways)
+def other_images(trainer: Trainer, step_seconds: float, budget: Budget) -> int:
+    """Return the size of another batch: a larger one if its step is certain to fit, else a few."""
+    batch_images, free_bytes = trainer.training.batch_size, available_memory_bytes()
+    if trainer.device != CPU:
+        free_bytes = free_memory_bytes(trainer.device) or 0
+    image_bytes = _BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trainer.training.first())
+    most_images = min(
+        free_bytes // image_bytes,
+        trainer.training.image_count // LEAST_STEPS_AN_EPOCH,
+        int(budget.other_step_seconds / step_seconds * batch_images),
+    )
+    for times in _TIMES_LARGER:
+        if times * batch_images <= most_images:
+            return times * batch_images
+    return min(_FEW_IMAGES * trainer.team.device_count, batch_images)
 
 
-@dataclass(frozen=True)
-class AttributionPlan:
-    steps: int
-    """Number of an epoch's first steps to take apart."""
-    other_batch_images: int
-    samples: SamplePlan
-    """Samples of steps on the batch and on the other batch, in turns."""
-    tries: dict[TriedBy, dict[str, Any]]
-    """Other settings to try, by their names."""
+class TimedSteps(NamedTuple):
+    """Steps on one batch, in one block of turns."""
+
+    base: SteadyState
+    other: SteadyState | None
+    """Steps on another batch."""
+    threads: dict[int, SteadyState]
+    """Steps with fewer threads, by their number."""
 
 
-def plan_attribution(
-    trainer: Trainer, step_seconds: float, training_seconds: float, *, most_images: int
-) -> AttributionPlan:
-    """Plan passes that each take 1 % of the training's time, and at most a second.
-
-    `most_images` is a number of images that is certain to fit into memory.
-    """
-    settings, batch_images = trainer.experiment.input, trainer.training.batch_size
-    devices = trainer.team.device_count
-    workers = settings.workers if settings.name == "loader" else 0
-    seconds = min(_MOST_SECONDS, max(_LEAST_SECONDS, _PASS_SHARE * training_seconds))
-    least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
-    steps = max(least_steps, min(_MOST_STEPS, int(seconds / step_seconds)))
-    most_images = min(most_images, trainer.training.image_count // LEAST_STEPS_AN_EPOCH)
-    most_times = min(most_images / batch_images, _MOST_SECONDS / step_seconds)
-    larger = [times * batch_images for times in _TIMES_LARGER if times <= most_times]
-    images = larger[0] if larger else min(_FEW_IMAGES * devices, batch_images)
-    samples = plan_samples(step_seconds * (1 + images / batch_images), training_seconds)
-    if trainer.device == CPU:  # short samples are more often undisturbed
-        samples = SamplePlan(samples.samples * samples.steps, 1)
-    precision, device = trainer.experiment.precision, trainer.device
-    is_cuda = device.type == "cuda"
-    # DataParallel's threads don't inherit autocast.
-    may_be_bf16 = is_cuda and devices == 1 and precision in ("fp32", "tf32")
-    tries: dict[TriedBy, dict[str, Any]] = {}
-    if may_be_bf16 and torch.cuda.is_bf16_supported(including_emulation=False):
-        tries["bf16"] = {"precision": "bf16"}
-    if precision == "fp32" and effective_precision(device, "tf32") == "tf32":
-        tries["tf32"] = {"precision": "tf32"}
-    if is_cuda and trainer.experiment.deterministic:
-        # `auto` captures deterministic steps only.
-        is_captured = isinstance(trainer.steps, GraphedSteps)
-        is_auto = is_captured and trainer.experiment.cuda_graphs == "auto"
-        on = {"cuda_graphs": "on"} if is_auto else {}
-        tries["free algorithms"] = {"deterministic": False} | on
-    return AttributionPlan(min(trainer.steps_per_epoch, steps), images, samples, tries)
+def time_steps(
+    trainer: Trainer, step_seconds: float, seconds: float, images: int | None = None
+) -> TimedSteps:
+    """Time the step as it is, on a batch of `images` samples, and on the CPU with fewer threads."""
+    batches = 1 + (images or 0) / trainer.training.batch_size
+    is_alone = trainer.device == CPU and trainer.team.size == 1
+    steps, most = 1, _MOST_TURNS * _MOST_STEPS_PER_SAMPLE
+    if not is_alone:  # on one CPU, short samples are more often undisturbed
+        steps = int(seconds / (batches * step_seconds) / _MOST_TURNS)
+        steps = trainer.team.broadcast_object(max(1, min(_MOST_STEPS_PER_SAMPLE, steps)))
+        most = _MOST_TURNS
+    sizes = () if images is None else (images,)
+    with scratch_steps(trainer, *sizes, at_once=steps) as (own, *other):
+        base, threads = Way(own, steps), dict[int, Way]()
+        if is_alone and not trainer.experiment.model.compile:
+            turn_seconds = (seconds + LATE_SECONDS) / LEAST_TURNS - batches * step_seconds
+            threads = ways_of_threads(own, step_seconds, turn_seconds)
+            base = threads.pop(torch.get_num_threads())
+        ways = [base._replace(take=take) for take in other]
+        own_state, states = turns(trainer, base, [*ways, *threads.values()], seconds, most)
+    by_threads = dict(zip(threads, states[len(ways) :], strict=True))
+    return TimedSteps(own_state, states[0] if ways else None, by_threads)
 
 
 def measure_attribution(
-    trainer: Trainer, plan: AttributionPlan, own: SteadyState, other: SteadyState
+    trainer: Trainer, timed: TimedSteps, images: int, step_seconds: float, budget: Budget
 ) -> StepAttribution:
     """Measure where a step's time goes, beside steps on its own and on the other batch."""
-    launch_seconds = measure_launches(trainer, plan.steps)
-    is_launching = min(launch_seconds, default=0.0) > min(own.step_seconds) / 2
-    measured = StepAttribution(
-        parts=measure_parts(trainer, plan.steps),
-        other_batch_images=plan.other_batch_images,
-        other_batch=other,
-        launch_seconds=launch_seconds,
-    )
-    tried = []
-    for by, changes in plan.tries.items():
-        tried.append(try_settings(trainer, plan.samples, by, changes))
-    if is_launching:
+    assert timed.other
+    settings = trainer.experiment.input
+    workers = settings.workers if settings.name == "loader" else 0
+    least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
+    steps = max(least_steps, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
+    steps = min(trainer.steps_per_epoch, steps)
+    launch_seconds = measure_launches(trainer, steps)
+    parts = measure_parts(trainer, steps)
+    changes = changes_to_try(trainer)
+    if min(launch_seconds, default=0.0) > min(timed.base.step_seconds) / 2:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
-        tried.append(try_captured(trainer, plan.samples))
-    return measured.model_copy(update={"tried": tuple(filter(None, tried))})
+        changes["captured"] = {"cuda_graphs": "on"}
+    beside = partial(try_change, trainer, timed.base.steps_per_sample, budget.turns_seconds)
+    tried = [beside(by, change) for by, change in changes.items()]
+    return StepAttribution(
+        parts=parts,
+        other_batch_images=images,
+        other_batch=timed.other,
+        launch_seconds=launch_seconds,
+        tried=tuple(filter(None, tried)),
+    )
 
 
-def try_settings(
-    trainer: Trainer, plan: SamplePlan, by: TriedBy, changes: dict[str, Any]
+def changes_to_try(trainer: Trainer) -> dict[TriedBy, dict[str, Any]]:
+    """Return settings that the accelerator has and the training does not use."""
+    experiment, device = trainer.experiment, trainer.device
+    is_cuda = device.type == "cuda"
+    # DataParallel's threads don't inherit autocast.
+    may_be_bf16 = is_cuda and trainer.team.device_count == 1
+    may_be_bf16 = may_be_bf16 and experiment.precision in ("fp32", "tf32")
+    changes: dict[TriedBy, dict[str, Any]] = {}
+    if may_be_bf16 and torch.cuda.is_bf16_supported(including_emulation=False):
+        changes["bf16"] = {"precision": "bf16"}
+    if experiment.precision == "fp32" and effective_precision(device, "tf32") == "tf32":
+        changes["tf32"] = {"precision": "tf32"}
+    if is_cuda and experiment.deterministic:
+        # `auto` captures deterministic steps only.
+        is_captured = isinstance(trainer.steps, GraphedSteps)
+        is_auto = is_captured and experiment.cuda_graphs == "auto"
+        on = {"cuda_graphs": "on"} if is_auto else {}
+        changes["free algorithms"] = {"deterministic": False} | on
+    return changes
+
+
+def try_change(
+    trainer: Trainer, steps: int, seconds: float, by: TriedBy, changes: dict[str, Any]
 ) -> Tried | None:
-    """Try other settings, in the memory format of a training with them. Return None if it fails."""
-    twin, device = _twin(trainer), trainer.device
-    settings = trainer.experiment.model_copy(update=changes)
-    layout = memory_format(twin.network, device, settings.precision)
+    """Time samples of `steps` steps beside those of a training with other settings.
+
+    Return None if they fail. With the other settings come their memory format and their captured
+    steps. On an accelerator, at most two scratch copies and pools of graphs fit at once, so the
+    base takes turns with each change.
+    """
+    settings, device = trainer.experiment.model_copy(update=changes), trainer.device
+    own, changed = _twin(trainer), _twin(trainer)
     # Steps of a training in bf16 or fp16 cast by themselves.
-    context = partial(_configured, settings, device, is_cast=by == "bf16")
-    return _try_change(trainer, plan, twin, by, changes, layout, context)
-
-
-def try_captured(trainer: Trainer, plan: SamplePlan) -> Tried | None:
-    """Try captured steps if only `cuda_graphs: "on"` captures them. Return None if they fail."""
-    settings, twin, changes = trainer.experiment, copy.copy(trainer), {"cuda_graphs": "on"}
-    twin.experiment = settings.model_copy(update=changes)
-    only_auto_refuses = why_not_captured(settings) and not why_not_captured(twin.experiment)
-    if settings.cuda_graphs == "off" or not only_auto_refuses:
-        return None
+    context: Context = partial(_configured, settings, device, is_cast=by == "bf16")
+    layout: torch.memory_format | None
+    layout = memory_format(changed.network, device, settings.precision)
     try:
-        twin.steps = twin.chosen_steps()
+        if by == "captured":
+            context, layout = nullcontext, None
+            if not _only_auto_refuses(trainer.experiment, settings):
+                return None
+            changed.experiment = settings
+            changed.steps = changed.chosen_steps()
+            if not isinstance(changed.steps, GraphedSteps):
+                return None
+        why = own.steps.why, changed.steps.why
+        with ExitStack() as copies:
+            (take,) = copies.enter_context(scratch_steps(own, at_once=steps))
+            with context():  # steps may be captured here
+                scratch = scratch_steps(changed, layout=layout, at_once=steps)
+                (take_changed,) = copies.enter_context(scratch)
+            others = [Way(take_changed, steps, context)]
+            base, (tried,) = turns(trainer, Way(take, steps), others, seconds, _MOST_TURNS)
     except (RuntimeError, UserError):  # the other measurements must not be lost
         return None
-    is_captured = isinstance(twin.steps, GraphedSteps)
-    return _try_change(trainer, plan, twin, "captured", changes) if is_captured else None
+    if why != (own.steps.why, changed.steps.why):
+        return None  # a capture failed, and its steps were launched one by one
+    return Tried(by=by, changes=changes, turns=InTurns(base=base, changed=tried))
+
+
+def _only_auto_refuses(experiment: Experiment, settings: Experiment) -> bool:
+    """Return True if only `cuda_graphs: "on"` captures the steps."""
+    is_off = experiment.cuda_graphs == "off"
+    return bool(not is_off and why_not_captured(experiment) and not why_not_captured(settings))
 
 
 def _twin(trainer: Trainer) -> Trainer:
@@ -280,36 +261,6 @@ def _twin(trainer: Trainer) -> Trainer:
     if isinstance(trainer.steps, GraphedSteps):
         twin.steps = trainer.steps.resized(trainer.steps.at_once)
     return twin
-
-
-def _try_change(
-    trainer: Trainer,
-    plan: SamplePlan,
-    changed: Trainer,
-    by: TriedBy,
-    changes: dict[str, Any],
-    layout: torch.memory_format | None = None,
-    context: Context = nullcontext,
-) -> Tried | None:
-    """Time steps as they are and those of a changed trainer, or return None if they fail.
-
-    Both take turns, so there are two scratch copies and pools of graphs at once.
-    """
-    twin = _twin(trainer)
-    why = twin.steps.why, changed.steps.why
-    try:
-        with ExitStack() as copies:
-            (own,) = copies.enter_context(scratch_steps(twin, at_once=plan.steps))
-            with context():  # steps may be captured here
-                others = scratch_steps(changed, layout=layout, at_once=plan.steps)
-                (steps,) = copies.enter_context(others)
-            ways = Way(own, plan.steps), Way(steps, plan.steps, context)
-            base, tried = time_in_turns(trainer, plan.samples, *ways)
-    except (RuntimeError, UserError):  # the other measurements must not be lost
-        return None
-    if why != (twin.steps.why, changed.steps.why):
-        return None  # a capture failed, and its steps were launched one by one
-    return Tried(by=by, changes=changes, turns=InTurns(base=base, changed=tried))
 
 
 @contextmanager

@@ -1,35 +1,36 @@
-"""Time ways to take steps in turns: a machine that is slow for a while is slow for all of them."""
+"""Time steps as they are beside steps with changes, in turns.
+
+A machine that is slow for a while is slow for all of them. The base is a step on one batch, or with
+its input, and it is timed nowhere else.
+"""
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain, count, islice
+from functools import partial
 from typing import NamedTuple
 
-from photofinish.config.experiment import Input, Schedule
-from photofinish.measure.take_parts import take_steps
+import torch
+
+from photofinish.config.experiment import Schedule
+from photofinish.nested import samples_in
 from photofinish.results.measurements import SteadyState
-from photofinish.training.batches import Batches
-from photofinish.training.custom_step import BatchTransform
-from photofinish.training.graphs import GraphedSteps, steps_per_graph
+from photofinish.training.batches import map_batch
+from photofinish.training.state import TrainState
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
+LEAST_TURNS = 5
+"""Enough turns for an interval, by hand."""
+LATE_SECONDS = 1.0
+"""Time, by hand, by which a block may be late for the sake of these turns."""
+_LONG_STEP_SECONDS = 0.1
+"""Steps above this time, by hand, start threads within them, and need a single one to warm up."""
 Context = Callable[[], AbstractContextManager[object]]
-
-
-class Settling(NamedTuple):
-    """Steps, and time, until loaders are as they are in a long training.
-
-    A loader's workers fill their queues during another's turn, and go on in this one's.
-    """
-
-    steps: int
-    seconds: float
 
 
 class Way(NamedTuple):
@@ -41,16 +42,18 @@ class Way(NamedTuple):
     context: Context = nullcontext
     settle: Callable[[], object] = lambda: None
     """Function that takes steps after another way's, which are not timed."""
+    warm_up_steps: int = WARM_UP_STEPS
 
 
-def time_in_turns(
-    trainer: Trainer, samples: int, *ways: Way, is_over: Callable[[], bool] = lambda: False
-) -> list[SteadyState]:
-    """Time so many samples of each way, or fewer if the time is over.
+def turns(
+    trainer: Trainer, base: Way, others: Sequence[Way], seconds: float, most: int
+) -> tuple[SteadyState, list[SteadyState]]:
+    """Time a sample of each way in each of up to `most` turns, for about so many seconds.
 
-    Each turn has the reverse order of the one before.
+    The next turn has the reverse order. There is one turn at least. Warming up comes on top.
     """
-    clock, times = trainer.clock, {way: list[tuple[float, float]]() for way in ways}
+    clock, ways = trainer.clock, [base, *others]
+    times = {way: list[tuple[float, float]]() for way in ways}
     last = None
 
     def take(way: Way) -> tuple[float, float]:
@@ -66,63 +69,101 @@ def time_in_turns(
 
     started_seconds = clock.now_seconds()
     for way in ways:
-        for _ in range(-(-WARM_UP_STEPS // way.steps)):
+        for _ in range(-(-way.warm_up_steps // way.steps)):
             take(way)
     while not trainer.is_awake(started_seconds):
         for way in ways:
             take(way)
-    for turn in range(samples):
-        for way in ways if turn % 2 else reversed(ways):
+    started_seconds = clock.now_seconds()
+    for turn in range(1, most + 1):
+        began_seconds = clock.now_seconds()
+        for way in reversed(ways) if turn % 2 else ways:
             times[way].append(take(way))
-        if is_over():
+        now_seconds = clock.now_seconds()
+        next_ends_seconds = now_seconds + (now_seconds - began_seconds)
+        late_seconds = LATE_SECONDS if turn < LEAST_TURNS else 0.0
+        is_over = next_ends_seconds >= started_seconds + seconds + late_seconds
+        if trainer.team.broadcast_object(is_over):
             break
     states = []
     for way in ways:
-        seconds, cpu_seconds = zip(*times[way], strict=True)
-        state = SteadyState(steps_per_sample=way.steps, sample_seconds=seconds)
+        sample_seconds, cpu_seconds = zip(*times[way], strict=True)
+        state = SteadyState(steps_per_sample=way.steps, sample_seconds=sample_seconds)
         if trainer.device == CPU and trainer.team.size == 1:
             state = state.model_copy(update={"cpu_seconds": cpu_seconds})
         states.append(state)
-    return states
+    return states[0], states[1:]
 
 
 @contextmanager
-def with_input(
+def scratch_steps(
     trainer: Trainer,
-    batches: Batches,
-    settings: Input,
-    steps: int,
-    settling: Settling,
-    batch_transform: BatchTransform | None = None,
-) -> Iterator[Way]:
-    """Yield steps with the batches of an input, `steps` or more in a sample."""
+    *other_images: int,
+    layout: torch.memory_format | None = None,
+    at_once: int = 1,
+) -> Iterator[list[Callable[[], object]]]:
+    """Yield functions that each take `at_once` steps, captured if the training's steps are.
+
+    The first function steps on the first batch, the others on batches of other sizes, made of its
+    images. All functions train one scratch copy.
+    """
+    first = trainer.training.first()
+    batches = [first]
+    for images in other_images:
+        rows = torch.arange(images) % samples_in(first[1])
+        batches.append(map_batch(partial(_selected, rows), first))
+    with trainer.scratch_copy(layout) as state:
+        yield [trainer.steps.repeat(state, batch, at_once) for batch in batches]
+
+
+def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.index_select(0, rows.to(tensor.device))
+
+
+@contextmanager
+def scratch_state(trainer: Trainer) -> Iterator[TrainState]:
+    """Yield a fresh state for any number of steps. Other schedules end after the planned steps."""
     twin = copy.copy(trainer)
-    twin.training, twin.steps = batches, trainer.step.with_training(batches)
-    twin.batch_transform = batch_transform or trainer.batch_transform
-    # Other schedules end after the planned steps.
-    changed = {"input": settings, "schedule": Schedule()}
-    twin.experiment = trainer.experiment.model_copy(update=changed)
+    twin.experiment = trainer.experiment.model_copy(update={"schedule": Schedule()})
     with twin.scratch_copy() as state:
-        if isinstance(trainer.steps, GraphedSteps) and twin.batch_transform is None:
-            most = steps_per_graph(twin.experiment, batches, trainer.network)
-            twin.steps = graphed = trainer.steps.resized(min(most, steps))
-            graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
-        at_once = twin.steps.at_once
-        # Leave out samples at an epoch's end that do not fill a batch or a graph.
-        whole = max(1, batches.image_count // batches.batch_size // at_once)
-        passes = map(twin.train_batches, count())
-        epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
-        taken = chain.from_iterable(epochs)
+        yield state
 
-        def take(launches: int) -> None:
-            for _ in range(launches):
-                next(taken)
 
-        def settle() -> None:
-            ends_seconds = trainer.clock.now_seconds() + settling.seconds
-            take(-(-settling.steps // at_once))
-            while trainer.clock.now_seconds() < ends_seconds:
-                take(1)
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads, and restore it."""
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
-        launches = -(-steps // at_once)
-        yield Way(lambda: take(launches), launches * at_once, settle=settle)
+
+def ways_of_threads(
+    own: Callable[[], object], step_seconds: float, most_seconds: float
+) -> dict[int, Way]:
+    """Return the step with the training's threads, and with half of them and one if they fit.
+
+    Steps with fewer threads may take `most_seconds` in a turn. OpenMP's threads spin while they
+    wait for each other, so other programs may make a step many times slower. A single thread does
+    not spin, so its CPU time is the work of a step.
+    """
+    threads = awake = torch.get_num_threads()
+
+    def settle() -> None:
+        nonlocal awake
+        if awake != torch.get_num_threads() and step_seconds < _LONG_STEP_SECONDS:
+            own()
+        awake = torch.get_num_threads()
+
+    warm_up_steps = WARM_UP_STEPS if step_seconds < _LONG_STEP_SECONDS else 1
+    ways = {threads: Way(own, 1, settle=settle, warm_up_steps=warm_up_steps)}
+    for fewer in dict.fromkeys((threads // 2, 1)):
+        if not 0 < fewer < threads:
+            continue
+        most_seconds -= step_seconds * threads / fewer
+        if most_seconds >= 0:
+            context = partial(with_threads, fewer)
+            ways[fewer] = Way(own, 1, context, settle, warm_up_steps=0)
+    return ways

@@ -1,84 +1,57 @@
-"""Measure a training's loader: a batch's time, its workers, and other inputs."""
+"""Time loading without steps: in this process, and by workers that start, load and end."""
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import chain, count, islice
-from typing import Any
+from typing import Any, TypeVar
 
+import psutil
 import torch
 
-from photofinish.machine.host import allowed_cores, cpu_facts
-from photofinish.measure.loader_tries import try_inputs
-from photofinish.measure.loader_workers import (
-    LEAST_WITH_WORKERS_SECONDS,
-    Budget,
-    attempt,
-    measure_workers,
-)
-from photofinish.measure.threads import with_threads
-from photofinish.results.measurements import LoaderTimes
-from photofinish.training.batches import Batch, Batches
+from photofinish.custom.running import run_custom_code
+from photofinish.errors import UserError
+from photofinish.machine.host import available_memory_bytes
+from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import with_threads
+from photofinish.results.measurements import LoaderTimes, TriedWorkers
+from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
-from photofinish.training.trainer import Trainer
 
 SAMPLES, _LEAST_BATCHES = 200, 4
-_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.1, 0.5, 10.0
-"""Share of a training's time that measuring may take, with its lower and upper limit.
-
-By hand, as are the numbers of samples and batches.
-"""
-_ALONE_SHARE = 0.25
-"""Share of the time for loading in this process, by hand. Workers get half of the rest."""
-
-
-def measure_loader(
-    trainer: Trainer,
-    epoch_seconds: float,
-    training_seconds: float,
-    resident_batches: Callable[[], Batches | None],
-) -> LoaderTimes | None:
-    """Measure a training's loader.
-
-    Return None without a loader, with several processes, or if loading fails.
-    `resident_batches` returns resident batches of the samples, or None if they don't fit.
-    """
-    batches = trainer.training
-    if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
-        return None
-    budget = Budget(seconds_for(training_seconds))
-    found = attempt(lambda: measure(batches, budget, allowed_cores(cpu_facts())))
-    if found is None:
-        return None
-    resident = attempt(resident_batches)  # now, as workers are tried with free memory
-    tried = try_inputs(trainer, found, budget, epoch_seconds, resident)
-    return found.model_copy(update={"tried_inputs": tried})
+"""Numbers of samples and batches, by hand."""
+_MOST_SAMPLE_SECONDS = 1.25
+"""Time of a sample, by hand, above which a few of them take too long."""
+_ROUNDS = 4
+"""Number of batches for each worker, by hand. The first batches are not timed."""
+_LEAST_TIMEOUT_SECONDS = 0.1
+LEAST_WITH_WORKERS_SECONDS = 1.0
+"""Minimum time for trying workers, by hand: they start slowly."""
+_Result = TypeVar("_Result")
 
 
-def measure(batches: LoaderBatches, budget: Budget, cores: int) -> LoaderTimes:
+def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: int) -> LoaderTimes:
     """Time loading in this process, then try workers."""
     # As PyTorch does in a worker.
     with with_threads(1 if batches.settings.workers else torch.get_num_threads()):
-        seconds, dataset = _ALONE_SHARE * budget.seconds, batches.dataset
+        seconds, dataset = budget.alone_seconds, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
         load = partial(_whole_batches, batches.with_workers(0, size))
-        found = LoaderTimes.model_validate(time_batches(load, size, batches.batch_size, seconds))
-        if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
-            return found
-        return found.model_copy(update=measure_workers(batches, found, size, budget, cores))
+        whole_seconds = time_batches(load, size, seconds) * batches.batch_size / size
+        if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
+            return LoaderTimes(whole_seconds=whole_seconds)
+        seconds = budget.workers_seconds
+        return measure_workers(batches, whole_seconds, size, seconds, ends_seconds, cores)
 
 
 def _whole_batches(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
     return islice(batches.host_batches(epoch), batches.image_count // batches.batch_size)
-
-
-def seconds_for(training_seconds: float) -> float:
-    """Return how long measuring a loader may take after a training."""
-    return min(_MOST_SECONDS, max(_LEAST_SECONDS, _SHARE * training_seconds))
 
 
 def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
@@ -86,15 +59,13 @@ def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
     began_seconds = time.perf_counter()
     load()
     sample_seconds = time.perf_counter() - began_seconds
-    if _LEAST_BATCHES * sample_seconds > _MOST_SECONDS / 2:
+    if sample_seconds > _MOST_SAMPLE_SECONDS:
         raise TimeoutError(f"a sample takes {sample_seconds:.1f} s")
     return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
 
 
-def time_batches(
-    load: Callable[[int], Iterator[Any]], size: int, batch_size: int, seconds: float
-) -> dict[str, Any]:
-    """Load batches of `size` samples, epoch by epoch, and return the time of `batch_size`.
+def time_batches(load: Callable[[int], Iterator[Any]], size: int, seconds: float) -> float:
+    """Load batches of `size` samples, epoch by epoch, and return the time of a batch.
 
     It is the median, so that a batch that waited for a core counts little.
     """
@@ -108,8 +79,107 @@ def time_batches(
         ended_at += batch_seconds[-1]
         if (ended_at - began_at) * (1 + 1 / len(batch_seconds)) > seconds:
             break
-    return {
-        "samples": size * len(batch_seconds),
-        "batch_size": batch_size,
-        "whole_seconds": statistics.median(batch_seconds) * batch_size / size,
-    }
+    return statistics.median(batch_seconds)
+
+
+def seconds_left(ends_seconds: float) -> float:
+    """Return the time until a deadline by `time.perf_counter`, or 0."""
+    return max(0.0, ends_seconds - time.perf_counter())
+
+
+def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
+    """Return a measurement. If it fails, print why, and return None."""
+    try:
+        with run_custom_code("batches can't be loaded"):
+            return measure()
+    except UserError as error:
+        reason = str(error).rpartition("\n")[2]
+        print(f"note: another way to load batches was not tried: {reason}")
+        return None
+
+
+def measure_workers(
+    batches: LoaderBatches,
+    whole_seconds: float,
+    size: int,
+    seconds: float,
+    ends_seconds: float,
+    cores: int,
+) -> LoaderTimes:
+    """Try workers for about so many seconds. Workers that hang are given up at the end.
+
+    This process loads a batch in `whole_seconds`.
+    """
+    own, longest_seconds, most_bytes = batches.settings.workers, 0.0, 0
+    tried, late_seconds = list[TriedWorkers](), time.perf_counter() + seconds
+    for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
+        began_seconds = time.perf_counter()
+        is_late = seconds_left(late_seconds) < longest_seconds
+        if is_late or workers * most_bytes > available_memory_bytes() / 2:
+            break
+        taken = attempt(partial(try_workers, batches, workers, size, ends_seconds))
+        longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
+        if taken is None:
+            break
+        times, most_bytes = taken
+        tried.append(times)
+    if own and tried:
+        whole_seconds = tried[0].batch_seconds
+    return LoaderTimes(whole_seconds=whole_seconds, tried_workers=tuple(tried))
+
+
+def try_workers(
+    batches: LoaderBatches, workers: int, size: int, ends_seconds: float
+) -> tuple[TriedWorkers, int] | None:
+    """Load some batches of at most `size` samples. Return their times and a worker's own memory.
+
+    Return None if an epoch has too few samples.
+    """
+    count = _ROUNDS * workers
+    size = min(size, batches.image_count // count)
+    if size == 0:
+        return None
+    others = _children()
+    loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
+    with closing(loader.first_batches(count)) as loaded:
+        in_time = _in_time(loaded, ends_seconds)
+        first_seconds, batch_seconds = _time_batches(in_time, workers, count)
+        processes = [psutil.Process(pid) for pid in _children() - others]
+        most_bytes = max((each.memory_full_info().uss for each in processes), default=0)
+        closing_seconds = time.perf_counter()
+    first_seconds += time.perf_counter() - closing_seconds
+    times = TriedWorkers(
+        workers=workers,
+        batch_seconds=batch_seconds * batches.batch_size / size,
+        start_seconds=max(0.0, first_seconds - workers * batch_seconds),
+    )
+    return times, most_bytes
+
+
+def timeout_until(ends_seconds: float) -> float:
+    """Return how long to wait for a batch of workers, which may hang. 0 would be forever."""
+    return max(_LEAST_TIMEOUT_SECONDS, seconds_left(ends_seconds))
+
+
+def _in_time(loaded: Iterable[Any], ends_seconds: float) -> Iterator[Any]:
+    for batch in loaded:
+        yield batch
+        if not seconds_left(ends_seconds):
+            raise UserError("workers load too slowly")
+
+
+def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
+    """Return the time to the first batch, and the mean time of a batch after the first round."""
+    began_seconds = time.perf_counter()
+    next(loaded)
+    first_seconds = time.perf_counter() - began_seconds
+    for _ in range(workers - 1):
+        next(loaded)
+    began_seconds = time.perf_counter()
+    for _ in range(count - workers):
+        next(loaded)
+    return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
+
+
+def _children() -> set[int]:
+    return {process.pid for process in multiprocessing.active_children() if process.pid}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain, count, islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,20 +17,25 @@ import torch
 
 from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput, ResidentInput
 from photofinish.custom.reference import is_reference
-from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.in_turns import Settling, time_in_turns, with_input
-from photofinish.measure.loader_workers import (
+from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
+from photofinish.measure import loader_times
+from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import Way, scratch_state, turns
+from photofinish.measure.loader_times import (
     LEAST_WITH_WORKERS_SECONDS,
-    Budget,
     attempt,
-    timeout_of,
+    seconds_left,
+    timeout_until,
 )
+from photofinish.measure.take_parts import take_steps
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.results.measurements import CLEARLY_FASTER, InTurns, LoaderTimes, Tried, TriedBy
 from photofinish.training.batches import Batches, Part
 from photofinish.training.custom_step import BatchTransform
+from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.input_paths import LoaderBatches, make_batches
+from photofinish.training.state import TrainState
 from photofinish.training.torch_device import CPU, free_memory_bytes
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
@@ -44,8 +50,8 @@ _LEAST_TURNS, _TURNS, _MOST_STEPS = 3, 10, 100
 _PREFETCHED = 2
 """Batches that each worker prefetches by default."""
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
-_STORED_SHARE = 0.25
-"""Share of the time that is left, by hand, for reading samples to store, each twice."""
+_MOST_LOADERS = 2
+"""Loaders whose workers run at once in a block. More would share the cores."""
 
 
 class OneInput(NamedTuple):
@@ -70,97 +76,178 @@ class OneInput(NamedTuple):
         return self.workers * (factor or _PREFETCHED)
 
 
+def measure_loader(
+    trainer: Trainer,
+    epoch_seconds: float,
+    budget: Budget,
+    resident_batches: Callable[[], Batches | None],
+) -> LoaderTimes | None:
+    """Measure a training's loader: a batch's time, its workers, and other inputs.
+
+    Return None without a loader, with several processes, or if loading fails.
+    `resident_batches` returns resident batches of the samples, or None if they don't fit.
+    """
+    batches = trainer.training
+    if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
+        return None
+    ends_seconds = time.perf_counter() + budget.loader_seconds
+    cores = allowed_cores(cpu_facts())
+    loading = attempt(partial(loader_times.measure, batches, budget, ends_seconds, cores))
+    if loading is None:
+        return None
+    resident = attempt(resident_batches)  # now, as workers are tried with free memory
+    tried = try_inputs(trainer, loading, epoch_seconds, budget, ends_seconds, resident)
+    return loading.model_copy(update={"tried_inputs": tried})
+
+
 def try_inputs(
     trainer: Trainer,
-    found: LoaderTimes,
-    budget: Budget,
+    loading: LoaderTimes,
     epoch_seconds: float,
+    budget: Budget,
+    ends_seconds: float,
     resident: Batches | None = None,
 ) -> tuple[Tried, ...]:
-    """Time some steps with each input that may be faster, and as it is.
+    """Time some steps with each input that may be faster, and as it is, until a deadline.
 
     `resident` are resident batches, if the samples fit on the device.
     """
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     settings = batches.settings
-    candidates = (
-        attempt(lambda: list(_candidates(trainer, batches, found, budget, epoch_seconds, resident)))
-        or []
-    )
+    timeout = timeout_until(ends_seconds)
+    listing = partial(_candidates, trainer, batches, loading, epoch_seconds, budget, timeout)
+    candidates = attempt(lambda: list(listing(resident))) or []
     stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
-    own = OneInput(stays, batches.with_settings(stays, timeout=timeout_of(budget)))
+    own = OneInput(stays, batches.with_settings(stays, timeout=timeout))
     if not settings.persistent_workers:
-        epoch_seconds -= found.start_seconds_by(settings.workers)
-    least_seconds = found.whole_seconds / max(1, settings.workers)
+        epoch_seconds -= loading.start_seconds_by(settings.workers)
+    least_seconds = loading.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
-    tried = []
-    for number, other in enumerate(candidates):
-        seconds = budget.left_seconds / (len(candidates) - number)
-        seconds -= sum(found.start_seconds_by(each.workers) for each in _to_open(own, other))
-        plan = step_seconds, found, seconds
-        tried.append(attempt(partial(try_input, trainer, own, other, *plan)))
-    return tuple(filter(None, tried))
+    tried, left = list[Tried](), len(candidates)
+    for block in _blocks(own, candidates):
+        seconds = seconds_left(ends_seconds) * len(block) / left
+        left -= len(block)
+        tried += try_block(trainer, own, block, step_seconds, loading, seconds)
+    return tuple(tried)
 
 
-def _to_open(own: OneInput, other: OneInput) -> list[OneInput]:
-    """Return the inputs to time. Workers that only stay bring batches as before."""
-    stays = other.by == "workers" and other.settings == own.settings and bool(other.changes)
-    return [own] if stays else [own, other]
+def _blocks(own: OneInput, candidates: list[OneInput]) -> list[list[OneInput]]:
+    """Divide inputs into blocks of turns. The base returns with each."""
+    blocks: list[list[OneInput]] = []
+    for candidate in sorted(candidates, key=lambda one: one.workers > 0):
+        together = [own, *(blocks[-1] if blocks else ()), candidate]
+        if not blocks or sum(one.workers > 0 for one in together) > _MOST_LOADERS:
+            blocks.append([])
+        blocks[-1].append(candidate)
+    return blocks
 
 
-def try_input(
+def try_block(
     trainer: Trainer,
     own: OneInput,
-    other: OneInput,
+    others: list[OneInput],
     step_seconds: float,
-    found: LoaderTimes,
+    loading: LoaderTimes,
     most_seconds: float,
-) -> Tried | None:
-    """Time steps with an input in turns with the own, in about `most_seconds`.
+) -> list[Tried]:
+    """Time steps with inputs in turns with the own, in about `most_seconds`.
 
-    Return None without time for enough turns.
+    Return those that load, and none without time for enough turns.
     """
     ends_seconds = time.perf_counter() + most_seconds
-    both = _to_open(own, other)
-    refills = [each.prefetched * _batch_seconds(found, each.workers) for each in both]
-    most_steps = (most_seconds - sum(refills)) / step_seconds - 2 * WARM_UP_STEPS
-    settling = sum(refills) / 2 / step_seconds
+    # Workers that only stay bring batches as before.
+    staying = [one for one in others if one.settings == own.settings and one.by == "workers"]
+    inputs = [own, *(one for one in others if one not in staying)]
+    refills = [one.prefetched * _batch_seconds(loading, one.workers) for one in inputs]
     # A sample is a round of the workers, which bring their batches unevenly.
-    rounds = [max(1, each.workers) for each in both]
-    turns = min(_TURNS, int(most_steps / (sum(rounds) + settling)) - 1)  # one warms up
-    if turns < _LEAST_TURNS:
-        return None
+    rounds = [max(1, one.workers) for one in inputs]
+    left_seconds = most_seconds - sum(refills) - len(inputs) * WARM_UP_STEPS * step_seconds
+    left_seconds -= sum(loading.start_seconds_by(one.workers) for one in inputs)
+    round_seconds, settling_seconds = sum(rounds) * step_seconds, sum(refills) / 2
+    most_turns = min(_TURNS, int(left_seconds / (round_seconds + settling_seconds)) - 1)
+    if most_turns < _LEAST_TURNS:
+        return []
     # Rounds of workers that share the cores are uneven, too, and an epoch has many.
-    turn_steps = min(most_steps / (turns + 1) - settling, 2 * _MOST_STEPS / turns)
-    times = max(1, int(turn_steps / sum(rounds)))
-    with ExitStack() as stack:
-        ways = []
-        for each, steps, seconds in zip(both, rounds, reversed(refills), strict=True):
-            how = times * steps, Settling(each.prefetched, seconds), each.batch_transform
-            opened = with_input(trainer, each.batches, each.settings, *how)
-            ways.append(stack.enter_context(opened))
-        is_over = lambda: time.perf_counter() > ends_seconds  # noqa: E731
-        base, *others = time_in_turns(trainer, turns, *ways, is_over=is_over)
-    if other.by is None or len(base.sample_seconds) < _LEAST_TURNS:
-        return None
-    taken = InTurns(base=base, changed=others[0] if others else base)
-    return Tried(by=other.by, changes=dict(other.changes), turns=taken)
+    turn_seconds = left_seconds / (most_turns + 1) - settling_seconds
+    most_times = len(inputs) * _MOST_STEPS / most_turns / sum(rounds)
+    times = max(1, int(min(turn_seconds / round_seconds, most_times)))
+    opened, ways = list[OneInput](), list[Way]()
+    with scratch_state(trainer) as state:
+        for one, steps, refill_seconds in zip(inputs, rounds, refills, strict=True):
+            others_seconds = sum(refills) - refill_seconds
+            if way := attempt(
+                partial(with_input, trainer, state, one, times * steps, others_seconds)
+            ):
+                opened.append(one)
+                ways.append(way)
+        if opened[:1] != [own]:
+            return []
+        seconds = seconds_left(ends_seconds)
+        timed = attempt(lambda: turns(trainer, ways[0], ways[1:], seconds, most_turns))
+    if timed is None or len(timed[0].sample_seconds) < _LEAST_TURNS:
+        return []
+    base, states = timed
+    changed = [*zip(opened[1:], states, strict=True), *((one, base) for one in staying)]
+    return [
+        Tried(by=one.by, changes=dict(one.changes), turns=InTurns(base=base, changed=state))
+        for one, state in changed
+        if one.by
+    ]
 
 
-def _batch_seconds(found: LoaderTimes, workers: int) -> float:
+def with_input(
+    trainer: Trainer, state: TrainState, one: OneInput, steps: int, settling_seconds: float = 0.0
+) -> Way:
+    """Return steps with the batches of an input, `steps` or more in a sample, warmed up.
+
+    Workers fill their queues during another input's turn. Those of the other input fill theirs in
+    the first `settling_seconds` of this one's. Then both are as in a long training.
+    """
+    twin, batches = copy.copy(trainer), one.batches
+    twin.training, twin.steps = batches, trainer.step.with_training(batches)
+    twin.batch_transform = one.batch_transform or trainer.batch_transform
+    twin.experiment = trainer.experiment.model_copy(update={"input": one.settings})
+    if isinstance(trainer.steps, GraphedSteps) and twin.batch_transform is None:
+        most = steps_per_graph(twin.experiment, batches, trainer.network)
+        twin.steps = graphed = trainer.steps.resized(min(most, steps))
+        graphed.capture(state, 0, next(batches.train_batches(0, graphed.at_once)))
+    at_once = twin.steps.at_once
+    # Leave out samples at an epoch's end that do not fill a batch or a graph.
+    whole = max(1, batches.image_count // batches.batch_size // at_once)
+    passes = map(twin.train_batches, count())
+    epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
+    taken = chain.from_iterable(epochs)
+
+    def take(launches: int) -> None:
+        for _ in range(launches):
+            next(taken)
+
+    def settle() -> None:
+        ends_seconds = trainer.clock.now_seconds() + settling_seconds
+        take(-(-one.prefetched // at_once))
+        while trainer.clock.now_seconds() < ends_seconds:
+            take(1)
+
+    launches = -(-steps // at_once)
+    take(max(launches, -(-WARM_UP_STEPS // at_once)))
+    return Way(lambda: take(launches), launches * at_once, settle=settle, warm_up_steps=0)
+
+
+def _batch_seconds(loading: LoaderTimes, workers: int) -> float:
     """Return the time in which so many workers load a batch."""
-    if found.tried_workers and workers:
-        return found.batch_seconds_by(workers)
-    return found.whole_seconds / max(1, workers)
+    if loading.tried_workers and workers:
+        return loading.batch_seconds_by(workers)
+    return loading.whole_seconds / max(1, workers)
 
 
 def _candidates(
     trainer: Trainer,
     batches: LoaderBatches,
-    found: LoaderTimes,
-    budget: Budget,
+    loading: LoaderTimes,
     epoch_seconds: float,
+    budget: Budget,
+    timeout: float,
     resident: Batches | None,
 ) -> Iterator[OneInput]:
     settings, transform = batches.settings, batches.settings.transform
@@ -176,21 +263,21 @@ def _candidates(
         if changed:
             # `dvc exp run -S` merges mappings, so a key that is left out would keep its value.
             changes = {"input": new.model_dump(exclude_defaults=True) | changed} | changes
-        # Steps may take several passes, and workers would start again after each.
+        # Steps may take several passes, and workers would start again after tried.
         stays = new.model_copy(update={"persistent_workers": new.workers > 0})
-        others = batches.with_settings(stays, part, timeout=timeout_of(budget))
+        others = batches.with_settings(stays, part, timeout=timeout)
         return OneInput(new, others, by, changes, batch_transform)
 
     if resident:
         yield OneInput(RESIDENT, resident, "resident", {"input": "resident"})
-    if budget.seconds < LEAST_WITH_WORKERS_SECONDS:
+    if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
         return
-    if workers := _workers(settings, found, epoch_seconds):
+    if workers := _workers(settings, loading, epoch_seconds):
         yield loader("workers", {}, workers=workers, persistent_workers=True)
-    if found.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
+    if loading.whole_seconds < _LEAST_SHARE * epoch_seconds / trainer.steps_per_epoch:
         return
-    read_twice_seconds = 2 * found.whole_seconds / batches.batch_size
-    if part := _stored(batches, int(_STORED_SHARE * budget.left_seconds / read_twice_seconds)):
+    read_twice_seconds = 2 * loading.whole_seconds / batches.batch_size
+    if part := _stored(batches, int(budget.stored_seconds / read_twice_seconds)):
         once = {"decode": "once"}
         needs_loader = transform or settings.eval_transform or settings.collate
         if needs_loader or not fits_resident(part.images, batches.image_count, trainer.device):
@@ -209,16 +296,16 @@ def _candidates(
         yield loader("batch transform", given, None, on_batches, transform=None)
 
 
-def _workers(settings: LoaderInput, found: LoaderTimes, epoch_seconds: float) -> int | None:
+def _workers(settings: LoaderInput, loading: LoaderTimes, epoch_seconds: float) -> int | None:
     """Return the number of workers to try with `persistent_workers`, or None if it can't help."""
-    own = [each for each in found.tried_workers if each.workers == settings.workers]
-    own_seconds = own[0].batch_seconds if own else found.whole_seconds
-    best = min(found.tried_workers, key=lambda each: each.batch_seconds, default=None)
+    own = [tried for tried in loading.tried_workers if tried.workers == settings.workers]
+    own_seconds = own[0].batch_seconds if own else loading.whole_seconds
+    best = min(loading.tried_workers, key=lambda tried: tried.batch_seconds, default=None)
     if best and (own or not settings.workers):
         if own_seconds >= CLEARLY_FASTER * best.batch_seconds:
             return best.workers
         start_seconds = (
-            0.0 if settings.persistent_workers else found.start_seconds_by(settings.workers)
+            0.0 if settings.persistent_workers else loading.start_seconds_by(settings.workers)
         )
         if start_seconds > _LEAST_SHARE * epoch_seconds:
             return settings.workers

@@ -22,13 +22,13 @@ def measure_job(
     data: Path,
     weights: Path | None,
     out: Path,
-    seconds: float,
+    seconds: float | None,
     epochs: int,
 ) -> Measured | None:
     """Measure one experiment on one device, and write the record.
 
     Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
-    job. At most a fifth of it is measured.
+    job. Measuring takes a fifth of it, and at most `seconds` if they are given.
     """
     host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
     rank = own_rank()

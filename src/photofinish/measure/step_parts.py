@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from photofinish.measure.scratch import scratch_steps
+from photofinish.measure.in_turns import scratch_steps
 from photofinish.nested import samples_in
 from photofinish.results.measurements import StepParts
 from photofinish.training.torch_device import CPU, is_accelerator

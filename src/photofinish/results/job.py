@@ -173,10 +173,9 @@ class Job:
 
     peak_memory_bytes: int | None
     peak_host_memory_bytes: int | None
-    data_seconds: float | None
-    warm_up_seconds: float | None
     samples_per_second: float | None
-
+    data_seconds: float | None = None
+    warm_up_seconds: float | None = None
     interruptions: int = 0
     """Number of times that the training was resumed."""
     may_stop_early: bool = False

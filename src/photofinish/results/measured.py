@@ -17,7 +17,7 @@ from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import LoopSteps, StepMeasurements
-from photofinish.results.pass_times import Readings, StepsTaken, Where
+from photofinish.results.pass_times import Readings, Where
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,
@@ -110,9 +110,6 @@ class Measured(Readings, Where, StepMeasurements):
     """Time from the process's start to the first step, without warm-up and photofinish's checks."""
     startup_cpu_seconds: float | None = None
     """CPU time of the main thread in the start-up."""
-    data_seconds: float | None = None
-    warm_up_seconds: float | None = None
-    steps_taken: StepsTaken | None = None
     validation_step_seconds: float = 0.0
     """Time of validation for each training step, extrapolated if only a part of it was timed."""
     end_seconds: float = 0.0

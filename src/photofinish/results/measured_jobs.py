@@ -87,8 +87,6 @@ def measured_job(
         else by_parts.mean_waiting_seconds,
         loads_itself=settings.workers == 0 if settings else not (script and script.loader_workers),
         validation_share=validation_seconds / by_parts.seconds,
-        data_seconds=measured.data_seconds,
-        warm_up_seconds=measured.warm_up_seconds,
         samples_per_second=samples / by_parts.seconds if samples else None,
         is_bound=bool(script and script.is_bound),
         is_outdated=is_outdated,

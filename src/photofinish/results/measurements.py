@@ -174,18 +174,11 @@ class TriedWorkers(Record):
     """Time of a batch, without the first batches."""
     start_seconds: float
     """Time from creating the iterator to the first batch, and for the workers to end."""
-    cpu_seconds: tuple[float, ...]
-    """CPU time of each worker."""
-    memory_bytes: tuple[int, ...]
-    """Memory of each worker that is not shared with other processes."""
 
 
 class LoaderTimes(Record):
     """Times of loading without steps, measured by measure/loader_times.py."""
 
-    samples: int
-    """Number of samples that were loaded in one process."""
-    batch_size: int = 1
     whole_seconds: float = 0.0
     """Seconds for a batch in one process."""
     tried_workers: tuple[TriedWorkers, ...] = ()

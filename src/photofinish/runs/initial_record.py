@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from photofinish.results import records
-from photofinish.results.pass_times import StepsTaken, made_here
+from photofinish.results.pass_times import made_here
 from photofinish.runs.setup import Setup
 from photofinish.stage.process import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker
@@ -90,8 +90,7 @@ def training_record(
     )
 
 
-def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str, Any]:
-    steps = trainer.steps
+def process_fields(setup: Setup, clock: JobClock) -> dict[str, Any]:
     cpu = setup.run.host.cpu if setup.run.device == "cpu" else None
     return {
         **made_here(setup.run.host),
@@ -100,6 +99,4 @@ def process_fields(setup: Setup, trainer: Trainer, clock: JobClock) -> dict[str,
         "started_at_unix_seconds": clock.started_at_unix_seconds,
         "startup_seconds": clock.startup_seconds,
         "startup_cpu_seconds": clock.startup_cpu_seconds,
-        "data_seconds": setup.data_seconds,
-        "steps_taken": StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
     }

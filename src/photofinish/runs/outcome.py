@@ -9,7 +9,7 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.load import LoadWindow
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.pass_times import Overhead, Readings
+from photofinish.results.pass_times import Overhead, Readings, StepsTaken
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.training import Epochs, Training
 from photofinish.training.torch_device import peak_host_memory_bytes
@@ -83,12 +83,14 @@ def timings_of(
     warm_up_seconds: float,
     total_seconds: float,
 ) -> records.TrainingTimes:
-    setup, trainer = training.setup, training.trainer
+    setup, trainer, steps = training.setup, training.trainer, training.trainer.steps
     run, image_count = setup.run, setup.training.image_count
     epochs = tuple(trainer.progress.timings)
     return records.TrainingTimes(
-        **process_fields(setup, trainer, clock),
+        **process_fields(setup, clock),
+        data_seconds=setup.data_seconds,
         warm_up_seconds=warm_up_seconds,
+        steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         epochs=epochs,
         epochs_left=trainer.epochs_left_out(),
         total_seconds=total_seconds,
