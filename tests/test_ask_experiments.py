@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -92,9 +93,8 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     assert text == "yes so far* (first step, Made-Up 100)"
 
 
-def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:
-    given = {"epoch": epoch, "holds": holds}
-    return TimedPart.model_validate(given | {"steps": float(steps), "seconds": seconds})
+def part(epoch: int, holds: Any, steps: int, seconds: float) -> TimedPart:
+    return TimedPart(seconds, float(steps), epoch, holds)
 
 
 def test_a_part_of_an_epoch_counts_its_start_once() -> None:

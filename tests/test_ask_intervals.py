@@ -250,8 +250,7 @@ def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
-    given = {"epoch": 0, "holds": "steps", "steps": 1.0}
-    parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
+    parts = [TimedPart(seconds, 1.0, 0, "steps") for seconds in _draws(count, 7)]
     made_up = trained(make_result)
     _, measured = taken_apart(made_up)
     job = made_up.record.experiment.model_copy(update={"epochs": 20})

@@ -107,7 +107,7 @@ def test_an_idle_machines_epoch_has_its_loading(
     on_cpu: Any, waiting_seconds: float, cpu_seconds: float, milliseconds: float
 ) -> None:
     part = whole_epoch(3.8, 38, 38 * waiting_seconds)
-    part = part.model_copy(update={"waiting_cpu_seconds": 38 * cpu_seconds})
+    part = replace(part, waiting_cpu_seconds=38 * cpu_seconds)
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
     run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
     assert least_epoch_seconds(run.timings) == pytest.approx(38 * milliseconds / 1000)

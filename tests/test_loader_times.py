@@ -293,7 +293,7 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     tried = (tried_input("workers", 0.01, input=given),)
     result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
     epoch = replace(result.timings.epochs[0], training_seconds=0.6)
-    part = result.timings.parts[0].model_copy(update={"seconds": 0.6})
+    part = replace(result.timings.parts[0], seconds=0.6)
     total_seconds = result.timings.startup_seconds + epochs * 0.7
     times = {"epochs": (epoch,) * epochs, "parts": (part,), "total_seconds": total_seconds}
     result = with_timings(result, **times)

@@ -74,10 +74,7 @@ def with_loader(pair: Comparison, cores: int, workers: int) -> Any:
         pair.cpu,
         host=host.model_copy(update={"cpu": cpu}),
         epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in timings.epochs),
-        parts=tuple(
-            part.model_copy(update={"seconds": 3.8, "waiting_seconds": 3.4})
-            for part in timings.parts
-        ),
+        parts=tuple(replace(part, seconds=3.8, waiting_seconds=3.4) for part in timings.parts),
         total_seconds=21.5,
         loader=LoaderTimes(samples=1),
     )

@@ -10,7 +10,6 @@ from itertools import chain, count, islice
 from typing import NamedTuple
 
 from photofinish.config.experiment import Input, Schedule
-from photofinish.measure.take_parts import take_steps
 from photofinish.results.measurements import SteadyState
 from photofinish.training.batches import Batches
 from photofinish.training.custom_step import BatchTransform
@@ -111,7 +110,7 @@ def with_input(
         # Leave out samples at an epoch's end that do not fill a batch or a graph.
         whole = max(1, batches.image_count // batches.batch_size // at_once)
         passes = map(twin.train_batches, count())
-        epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
+        epochs = (islice(twin.take_steps(state, epoch), whole) for epoch in passes)
         taken = chain.from_iterable(epochs)
 
         def take(launches: int) -> None:

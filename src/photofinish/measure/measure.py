@@ -19,10 +19,10 @@ from photofinish.measure.loader_tries import RESIDENT, fits_resident
 from photofinish.measure.operations import count_operations
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.measure.threads import fp32_flops_a_second
-from photofinish.results import records
+from photofinish.results import TimedPart, records
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
-from photofinish.results.timed_parts import TimedPart, epoch_by_parts
+from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured

@@ -1,36 +1,16 @@
-"""Timed parts of a training, and the time of an epoch by them."""
+"""Time of an epoch by the timed parts of a training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from photofinish.config.base import Record
+from photofinish.results import TimedPart
 
 _SLOWER = 1.1
 """Factor by which the first epoch must be slower if its excess is to count once."""
 _LATER_PARTS = 3
 """Minimum number of parts in later epochs, to see whether the first epoch is slower."""
-
-
-class TimedPart(Record):
-    """Consecutive steps of a training, timed together, with the training's own input."""
-
-    seconds: float
-    steps: float
-    """Number of steps. A smaller last batch is a fraction."""
-    epoch: int
-    """Number of the epoch, from 0."""
-    holds: Literal["start", "steps", "epoch", "run"]
-    """A start is an epoch's first steps, with the start of its loader.
-
-    A run is a whole script without a step that was seen.
-    """
-    waiting_seconds: float | None = None
-    """Time in which nothing was computed because batches were awaited. None if it is not known."""
-    waiting_cpu_seconds: float = 0.0
-    """CPU time of an experiment's training thread in these waits."""
 
 
 @dataclass(frozen=True)

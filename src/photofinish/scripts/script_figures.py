@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
+from photofinish.results import TimedPart
 from photofinish.results.measurements import LoopSteps
-from photofinish.results.timed_parts import TimedPart
 
 _WARM_UP = 2
 """Number of steps after the first that are left out."""

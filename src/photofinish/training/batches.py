@@ -7,6 +7,7 @@ sample from (seed, epoch, row).
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -246,6 +247,21 @@ def seed_epoch(seed: int, epoch: int, rank: int = 0) -> None:
     network_seed = derived_seed("network", seed, epoch, *([rank] if rank else []))
     seed_generators(network_seed % SEEDS)
     torch.manual_seed(network_seed)
+
+
+Wait = tuple[float, float]
+"""Time to wait for a batch, and CPU time of this thread in it."""
+
+
+def noting_waits(batches: Iterator[Batch], waits: list[Wait]) -> Iterator[Batch]:
+    """Yield the batches. Add the wait for each to `waits`."""
+    began = time.perf_counter(), time.thread_time()
+    for batch in batches:
+        ended = time.perf_counter(), time.thread_time()
+        waits.append((ended[0] - began[0], ended[1] - began[1]))
+        yield batch
+        del batch  # as in a training
+        began = time.perf_counter(), time.thread_time()
 
 
 Draw = tuple[int, int, int]
