@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -28,7 +27,6 @@ from photofinish.reporting.ask_files import AskFiles
 from photofinish.reporting.model_words import model_text
 from photofinish.results.measured_job import experiment_job
 from photofinish.results.references import reference_of
-from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.scripts.run_script import Limits
 
 
@@ -91,29 +89,6 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     reference = reference_of("small", *parts, first_step=step)
     text = model_text(Comparison(cpu, None, references=(reference,)))
     assert text == "yes so far* (first step, Made-Up 100)"
-
-
-def part(epoch: int, holds: Any, steps: int, seconds: float) -> TimedPart:
-    return TimedPart(seconds, float(steps), epoch, holds)
-
-
-def test_a_part_of_an_epoch_counts_its_start_once() -> None:
-    found = epoch_by_parts(
-        [part(0, "start", 1, 6.0), part(0, "steps", 2, 1.0), part(0, "steps", 2, 3.0)], 10.5
-    )
-    assert found.seconds == 5.0 + 10.5
-    assert found.values == (5.0 + 5.25, 5.0 + 15.75)
-
-
-def test_a_first_epoch_that_fills_a_cache_counts_once() -> None:
-    parts = [
-        part(epoch, "steps" if step else "start", 1, 1.0 if epoch else 3.0)
-        for epoch in range(2)
-        for step in range(4)
-    ]
-    found = epoch_by_parts(parts, 4.0)
-    assert found.seconds == 4.0
-    assert found.once_seconds == 4 * 2.0
 
 
 def test_names_of_params_yaml_are_told_from_commands(

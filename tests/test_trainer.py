@@ -265,9 +265,7 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_orde
     assert events == ["order", "clock", "clock", "clock"] * 2
 
 
-@pytest.mark.parametrize(
-    "train", [trained, lambda trainer: [*trainer.parts(0, 2, notes_waits=True)]]
-)
+@pytest.mark.parametrize("train", [trained, lambda job: [*job.parts(0, 2, notes_waits=True)]])
 @pytest.mark.parametrize("transform", [None, lambda batch, *_: (batch[0] + 0, batch[1])])
 def test_a_batch_is_gone_before_the_next_is_loaded(
     train: Callable[[Trainer], object],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
+from statistics import fmean
 
 from photofinish.results import TimedPart
 from photofinish.training.batches import Batch
@@ -48,42 +49,27 @@ def take_parts(
     Two parts are taken, however long a step takes, or one if there is only one step.
     """
     epoch_seconds = step_seconds * trainer.steps_per_epoch
-    if epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds:
-        return _whole_epochs(trainer, Deadline(trainer, most_seconds), epochs)
-    deadline = Deadline(trainer, (1 - _VALIDATION_SHARE) * most_seconds)
+    is_whole = epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds
     # An epoch's start is a separate part, so steps are left for another part.
     most_steps = max(1, trainer.steps_per_epoch - trainer.steps.at_once)
     steps = min(most_steps, max(1, int(most_seconds / _PARTS / step_seconds)))
-    parts = tuple(_parts(trainer, deadline, steps, epochs))
-    return parts, _validation_seconds(trainer, Deadline(trainer, _VALIDATION_SHARE * most_seconds))
-
-
-def _whole_epochs(
-    trainer: Trainer, deadline: Deadline, epochs: int
-) -> tuple[tuple[TimedPart, ...], float]:
-    """Train and validate epochs, but read no losses back and check none."""
-    parts, validation_seconds = list[TimedPart](), 0.0
-    for epoch in range(epochs):
-        ((timed, _losses, trained_seconds),) = trainer.parts(epoch, notes_waits=True)
-        parts.append(timed)
-        trainer.validator.monitored(trainer.validate().judged)
-        validation_seconds += trainer.clock.now_seconds() - trained_seconds
+    validation_share = 0.0 if is_whole else _VALIDATION_SHARE
+    deadline = Deadline(trainer, (1 - validation_share) * most_seconds)
+    parts, validation_seconds = list[TimedPart](), list[float]()
+    for part in chain.from_iterable(
+        trainer.parts(epoch, None if is_whole else steps, notes_waits=True)
+        for epoch in range(epochs)
+    ):
+        parts.append(part.timed)
+        if is_whole:
+            trainer.validator.monitored(trainer.validate().judged)
+            validation_seconds.append(trainer.clock.now_seconds() - part.ended_seconds)
         if deadline.is_over() and len(parts) > 1:
             break
-    return tuple(parts), validation_seconds / len(parts)
-
-
-def _parts(
-    trainer: Trainer, deadline: Deadline, part_steps: int, epochs: int
-) -> Iterator[TimedPart]:
-    """Yield parts of one epoch after another, until the deadline."""
-    count = 0
-    for epoch in range(epochs):
-        for part in trainer.parts(epoch, part_steps, notes_waits=True):
-            yield part.timed
-            count += 1
-            if deadline.is_over() and count > 1:
-                return
+    if is_whole:
+        return tuple(parts), fmean(validation_seconds)
+    deadline = Deadline(trainer, validation_share * most_seconds)
+    return tuple(parts), _validation_seconds(trainer, deadline)
 
 
 def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:
