@@ -35,10 +35,10 @@ from photofinish.answer.times import job_time
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
 from photofinish.models.registry import build_model
+from photofinish.results import TimedPart
 from photofinish.results.job import Job
 from photofinish.results.measured import Measured, ScriptFacts
 from photofinish.results.measured_jobs import measured_job
-from photofinish.results.timed_parts import TimedPart
 
 FOLDER = Path(__file__).parent / "recorded"
 LOOP = "while True: pass"

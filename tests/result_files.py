@@ -19,11 +19,10 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.reporting.sentences import Verdict
-from photofinish.results import EpochMetrics, EpochTiming, measurements, records
+from photofinish.results import EpochMetrics, EpochTiming, TimedPart, measurements, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, TrainedRecords, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
-from photofinish.results.timed_parts import TimedPart
 from photofinish.results.trained import (
     DEVICE_LABELS,
     DeviceEvaluation,

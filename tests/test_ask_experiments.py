@@ -26,7 +26,6 @@ from photofinish.reporting.model_words import model_text
 from photofinish.results.job import JobPair
 from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.results.references import reference_of
-from photofinish.results.timed_parts import TimedPart, epoch_by_parts
 from photofinish.results.training_jobs import with_references
 from photofinish.scripts.run_script import Limits
 
@@ -87,30 +86,6 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     there = replace(there, record=record, first_step=step)
     text = model_text(compare(*with_references([JobPair(cpu)], [reference_of(there)])))
     assert text == "yes so far* (first step, Made-Up 100)"
-
-
-def part(epoch: int, holds: str, steps: int, seconds: float) -> TimedPart:
-    given = {"epoch": epoch, "holds": holds}
-    return TimedPart.model_validate(given | {"steps": float(steps), "seconds": seconds})
-
-
-def test_a_part_of_an_epoch_counts_its_start_once() -> None:
-    found = epoch_by_parts(
-        [part(0, "start", 1, 6.0), part(0, "steps", 2, 1.0), part(0, "steps", 2, 3.0)], 10.5
-    )
-    assert found.seconds == 5.0 + 10.5
-    assert found.values == (5.0 + 5.25, 5.0 + 15.75)
-
-
-def test_a_first_epoch_that_fills_a_cache_counts_once() -> None:
-    parts = [
-        part(epoch, "steps" if step else "start", 1, 1.0 if epoch else 3.0)
-        for epoch in range(2)
-        for step in range(4)
-    ]
-    found = epoch_by_parts(parts, 4.0)
-    assert found.seconds == 4.0
-    assert found.once_seconds == 4 * 2.0
 
 
 def test_names_of_params_yaml_are_told_from_commands(

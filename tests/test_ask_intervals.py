@@ -25,10 +25,9 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.reporting.causes import estimate_hints
-from photofinish.results import pass_times
+from photofinish.results import TimedPart, pass_times
 from photofinish.results.job import Job, JobPair
 from photofinish.results.measured_jobs import job_of_experiment, job_of_script, measured_job
-from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_lines import Loader
 from photofinish.scripts.script_record import measured_script
@@ -249,8 +248,7 @@ def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_parts_of_an_experiment_are_not_repeated(make_result: MakeResult, count: int) -> None:
-    given = {"epoch": 0, "holds": "steps", "steps": 1.0}
-    parts = [TimedPart.model_validate(given | {"seconds": each}) for each in _draws(count, 7)]
+    parts = [TimedPart(seconds, 1.0, 0, "steps") for seconds in _draws(count, 7)]
     made_up = trained(make_result)
     measured = measured_of(made_up)
     job = made_up.record.experiment.model_copy(update={"epochs": 20})

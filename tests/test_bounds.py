@@ -28,9 +28,9 @@ from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
 from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.sentences import verdict
+from photofinish.results import TimedPart
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
-from photofinish.results.timed_parts import TimedPart
 
 STEPS = 38
 """Steps of an epoch with 608 samples in batches of 16."""
@@ -84,8 +84,7 @@ def test_uneven_waits_make_the_bound_less_sure(on_cpu: Any) -> None:
     even, uneven = (parts_of(STEPS * 0.1, 0.09)["parts"] for _ in range(2))
     waits = [each * STEPS for each in (0.09, 0.08, 0.1)]
     uneven = tuple(
-        part.model_copy(update={"waiting_seconds": seconds})
-        for part, seconds in zip(uneven, waits, strict=True)
+        replace(part, waiting_seconds=seconds) for part, seconds in zip(uneven, waits, strict=True)
     )
     found = [epoch_bound(on_cpu(parts=each)) for each in (even, uneven)]
     assert [each.as_measured for each in found] == pytest.approx([100 / 90] * 2)

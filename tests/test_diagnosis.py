@@ -83,7 +83,7 @@ def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
             **{
                 "host": host,
                 "training_image_count": 608,
-                "parts": (part.model_copy(update=update),),
+                "parts": (replace(part, **update),),
                 "epoch_steps": 38,
                 "startup_seconds": 0.5,
                 **(timings or {}),

@@ -30,10 +30,10 @@ from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.reporting.sentences import verdict
+from photofinish.results import TimedPart
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoopSteps, SteadyState
 from photofinish.results.pass_times import StepsTaken
-from photofinish.results.timed_parts import TimedPart
 
 QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
 
@@ -108,7 +108,7 @@ def test_an_idle_machines_epoch_has_its_loading(
     on_cpu: Any, waiting_seconds: float, cpu_seconds: float, milliseconds: float
 ) -> None:
     part = whole_epoch(3.8, 38, 38 * waiting_seconds)
-    part = part.model_copy(update={"waiting_cpu_seconds": 38 * cpu_seconds})
+    part = replace(part, waiting_cpu_seconds=38 * cpu_seconds)
     busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
     run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
     assert least_epoch_seconds(job_of(run)) == pytest.approx(38 * milliseconds / 1000)

@@ -25,10 +25,9 @@ from photofinish.measure import loader_times, loader_tries
 from photofinish.measure.budget import Budget
 from photofinish.measure.loader_tries import RESIDENT, measure_loader, try_inputs
 from photofinish.nested import map_nested
-from photofinish.results import median_training_seconds
+from photofinish.results import TimedPart, median_training_seconds
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
-from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batches, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.torch_device import CPU
@@ -293,7 +292,7 @@ def test_workers_pay_for_their_start_and_are_not_suggested_if_it_is_unknown(
     tried = (tried_input("workers", 0.01, input=given),)
     result = waiting(make_result, timed.model_copy(update={"tried_inputs": tried}))
     epoch = replace(result.times.epochs[0], training_seconds=0.6)
-    part = result.steps.parts[0].model_copy(update={"seconds": 0.6})
+    part = replace(result.steps.parts[0], seconds=0.6)
     total_seconds = result.times.startup_seconds + epochs * 0.7
     times = {"epochs": (epoch,) * epochs, "parts": (part,), "total_seconds": total_seconds}
     result = with_timings(result, **times)

@@ -46,7 +46,7 @@ from photofinish.reporting.answers import Answers
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.sentences import verdict
-from photofinish.results import EpochTiming
+from photofinish.results import EpochTiming, TimedPart
 from photofinish.results.job import JobPair
 from photofinish.results.measured import (
     JobLength,
@@ -57,7 +57,6 @@ from photofinish.results.measured import (
 )
 from photofinish.results.measured_jobs import job_of_script
 from photofinish.results.references import read_references, reference_of, write_reference
-from photofinish.results.timed_parts import TimedPart
 from photofinish.results.trained import DeviceLabel
 from photofinish.results.training_jobs import read_experiment, with_references
 from photofinish.scripts.script_record import WholeJob

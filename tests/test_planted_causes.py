@@ -24,10 +24,9 @@ from photofinish.measure.budget import Budget
 from photofinish.measure.loader_tries import OneInput, try_block
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line
-from photofinish.results import median_training_seconds, passed_seconds
+from photofinish.results import TimedPart, median_training_seconds, passed_seconds
 from photofinish.results.job import Job as PlainJob
 from photofinish.results.measurements import LoaderTimes
-from photofinish.results.timed_parts import TimedPart
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU

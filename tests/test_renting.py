@@ -23,10 +23,10 @@ from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.ask_lines import bars
 from photofinish.reporting.sentences import verdict
+from photofinish.results import TimedPart
 from photofinish.results.job import JobPair, JobScript
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, Operations, TriedWorkers
-from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.script_record import WholeJob
 
 GIB = 2**30
@@ -95,11 +95,7 @@ def with_loader(run: TrainedRecords, cores: int, workers: int) -> TrainedRecords
     loading = with_timings(
         run,
         host=host.model_copy(update={"cpu": cpu}),
-        epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in run.times.epochs),
-        parts=tuple(
-            part.model_copy(update={"seconds": 3.8, "waiting_seconds": 3.4})
-            for part in run.steps.parts
-        ),
+        parts=tuple(replace(part, seconds=3.8, waiting_seconds=3.4) for part in run.steps.parts),
         total_seconds=21.5,
         loader=LoaderTimes(),
     )

@@ -18,7 +18,7 @@ import yaml
 from conftest import CustomFiles
 from result_files import text_of
 from torch import nn
-from watched_scripts import block, figures_of, process_of, recorded
+from watched_scripts import figures_of, process_of, recorded
 
 import photofinish
 from photofinish.answer.comparison import Comparison, compare
@@ -29,7 +29,6 @@ from photofinish.config.scripts import ScriptPlan
 from photofinish.custom.code_text import code_text
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_bytes
-from photofinish.inside.recorder import VALIDATES
 from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_paths
@@ -44,7 +43,6 @@ from photofinish.results.measured import (
 )
 from photofinish.results.measured_jobs import job_of_script, read_script
 from photofinish.scripts.run_script import Watched
-from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import measured_script, whole_length
 from photofinish.scripts.script_stage import run_script
@@ -472,67 +470,9 @@ def test_a_missing_dependency_is_reported_with_its_key(
         read_params(tmp_path / "params.yaml", check_paths)
 
 
-def planted_figures(*blocks: dict[str, Any]) -> Figures:
-    """Return the figures of blocks of steps, each of 10 ms unless `seconds` has their time."""
-    process, ended_at = process_of([]), 0.0
-    for each in blocks:
-        seconds = each.pop("seconds", 0.01 * each.get("steps", 1))
-        process.add(block(ended_at, seconds, **each))
-        ended_at += seconds
-    return figures_of(process)
-
-
-OWN, OTHER = {"loader": 0, "batches": 1}, {"loader": 1, "batches": 1}
-NEW_EPOCH, NEW_OTHER = OWN | {"began_loader": 0}, OTHER | {"began_loader": 1}
-
-
-@pytest.mark.parametrize(
-    ("blocks", "longest"),
-    [
-        ([NEW_OTHER, *[OTHER] * 9, NEW_EPOCH, *[OWN] * 30], None),
-        ([NEW_OTHER, *[OTHER] * 9, NEW_EPOCH, *[OWN] * 19, NEW_EPOCH, OWN], 20),
-        ([NEW_EPOCH, *[OWN] * 2, NEW_EPOCH, *[OWN] * 20], None),
-        ([NEW_EPOCH, *[OWN] * 9, NEW_OTHER, *[OTHER] * 8] * 3, 19),
-    ],
-    ids=["after another loader", "a whole one after it", "longer now", "of two loaders in turn"],
-)
-def test_an_epoch_is_as_long_as_one_that_was_whole(
-    blocks: list[dict[str, Any]], longest: int | None
-) -> None:
-    assert planted_figures(*map(dict, blocks)).longest_epoch_steps == longest
-
-
-@pytest.mark.parametrize("validations", [1, 2])
-def test_validation_that_begins_with_the_first_step_is_counted_by_the_steps_between(
-    validations: int,
-) -> None:
-    validating = {"flags": VALIDATES, "seconds": 3.01}
-    figures = planted_figures(*map(dict, [{}, validating, *[{}] * 498] * validations))
-    assert figures.validation_step_seconds == pytest.approx(3 / 499, rel=0.01)
-
-
-@pytest.mark.parametrize("flags", [VALIDATES, 0], ids=["seen", "by its loaders alone"])
-@pytest.mark.parametrize("passes", [1, 2])
-@pytest.mark.parametrize("steps_between", [100, 3])
-def test_an_evaluation_over_two_loaders_is_one_validation(
-    flags: int, passes: int, steps_between: int
-) -> None:
-    first = NEW_OTHER | {"steps": 0, "seconds": 1.0, "flags": flags}
-    second = OTHER | {"began_loader": 2, "flags": VALIDATES, "seconds": 2.01}
-    training = [NEW_EPOCH, *[OWN] * (steps_between - 2)]
-    figures = planted_figures(*map(dict, [*[OWN] * 40, *[first, second, *training] * passes]))
-    between = max(steps_between, 41) if passes == 1 else steps_between
-    assert figures.validation_step_seconds == pytest.approx(3 / between, rel=0.02)
-
-
-def test_a_loader_of_validation_alone_is_not_the_trainings() -> None:
-    after = {"loader": 0, "began_loader": 0, "batches": 7}
-    assert planted_figures(*[after, *[{}] * 20] * 3).loader is None
-
-
 @pytest.mark.parametrize(("epochs", "is_whole"), [(5, False), (10, True)])
 def test_a_length_of_fewer_epochs_than_were_seen_is_a_parts(epochs: int, is_whole: bool) -> None:
-    process = process_of([0.1] * 40, **OWN)
+    process = process_of([0.1] * 40, loader=0, batches=1)
     process.add({"kind": "loader", "loader": 0, "batches": 4, "workers": 0, "is_named": False})
     process.on_command_line = [Length("epochs", epochs, "--epochs")]
     run = Watched("train", process, figures_of(process), 0.0, 4.0, 1.7e9, ())

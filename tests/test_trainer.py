@@ -18,7 +18,6 @@ from torch.nn.functional import cross_entropy
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.measure.take_parts import parts_of_epoch
 from photofinish.models.registry import build_model
 from photofinish.training.batches import Batch, Batches, batch_order
 from photofinish.training.failures import NonFiniteLossError
@@ -266,7 +265,7 @@ def test_the_clock_is_read_only_at_the_ends_of_the_two_passes_and_after_the_orde
     assert events == ["order", "clock", "clock", "clock"] * 2
 
 
-@pytest.mark.parametrize("train", [trained, lambda trainer: [*parts_of_epoch(trainer, 0, None)]])
+@pytest.mark.parametrize("train", [trained, lambda job: [*job.parts(0, 2, notes_waits=True)]])
 @pytest.mark.parametrize("transform", [None, lambda batch, *_: (batch[0] + 0, batch[1])])
 def test_a_batch_is_gone_before_the_next_is_loaded(
     train: Callable[[Trainer], object],

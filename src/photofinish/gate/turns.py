@@ -7,7 +7,6 @@ import torch
 from photofinish.files import sha256_of_bytes
 from photofinish.gate.change import Turn
 from photofinish.machine.load import waited_for_core_seconds
-from photofinish.measure.take_parts import parts_of_epoch
 from photofinish.training.torch_device import is_accelerator
 from photofinish.training.trainer import Trainer
 
@@ -36,13 +35,13 @@ class Turns:
         began_seconds, waited_seconds = trainer.clock.now_seconds(), waited_for_core_seconds()
         for _ in range(-(-steps // trainer.steps_per_epoch)):
             self._epochs += 1
-            for part, each in parts_of_epoch(trainer, self._epochs, None if whole else steps):
-                losses += each
-                if part.holds == "start":
-                    began_seconds = trainer.clock.now_seconds()
+            for part in trainer.parts(self._epochs, None if whole else steps):
+                losses += part.losses
+                if part.timed.holds == "start":
+                    began_seconds = part.ended_seconds
                     waited_seconds = waited_for_core_seconds()
                     continue
-                done += part.steps
+                done += part.timed.steps
                 break
         # Waits are read within the timed span, so that no wait is longer than it.
         all_waits = waited_for_core_seconds()

@@ -27,7 +27,6 @@ from photofinish.measure.loader_times import (
     seconds_left,
     timeout_until,
 )
-from photofinish.measure.take_parts import take_steps
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.results.measurements import CLEARLY_FASTER, InTurns, LoaderTimes, Tried, TriedBy
@@ -216,7 +215,7 @@ def with_input(
     # Leave out samples at an epoch's end that do not fill a batch or a graph.
     whole = max(1, batches.image_count // batches.batch_size // at_once)
     passes = map(twin.train_batches, count())
-    epochs = (islice(take_steps(twin.steps, state, epoch), whole) for epoch in passes)
+    epochs = (islice(twin.take_steps(state, epoch), whole) for epoch in passes)
     taken = chain.from_iterable(epochs)
 
     def take(launches: int) -> None:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator
-from functools import partial
-from itertools import islice
-from typing import Literal
+from itertools import chain, islice
+from statistics import fmean
 
-import torch
-
-from photofinish.results.timed_parts import TimedPart
-from photofinish.training.batches import Batch, seed_epoch
-from photofinish.training.graphs import Steps
-from photofinish.training.state import TrainState
-from photofinish.training.torch_device import CPU
+from photofinish.results import TimedPart
+from photofinish.training.batches import Batch
 from photofinish.training.trainer import Trainer
 
 _ENOUGH_EPOCHS = 5
@@ -37,38 +30,14 @@ class Deadline:
         return bool(self._team.broadcast_object(time.perf_counter() >= self._ends_seconds))
 
 
-def take_steps(steps: Steps, state: TrainState, batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
-    """Train on an epoch's batches. Yield the loss of each step, or the losses of captured steps."""
-    number = 0
-    for batch in batches:
-        losses = steps(state, number, batch)
-        number += losses.numel()
-        del batch  # as in a training
-        yield losses
-
-
-def _noting_waits(batches: Iterable[Batch], waits: list[tuple[float, float]]) -> Iterator[Batch]:
-    """Yield the batches. Note the time to wait for each, and this thread's CPU time in it."""
-    began_seconds, began_cpu_seconds = time.perf_counter(), time.thread_time()
-    for batch in batches:
-        cpu_seconds = time.thread_time() - began_cpu_seconds
-        waits.append((time.perf_counter() - began_seconds, cpu_seconds))
-        yield batch
-        del batch  # as in a training
-        began_seconds, began_cpu_seconds = time.perf_counter(), time.thread_time()
-
-
 def second_step_seconds(trainer: Trainer) -> float:
     """Return the time of a step and its batch, launched as in the training.
 
     The first steps start the loader, so the second launch counts if an epoch has several.
     """
-    batches, ended_seconds = _begin(trainer, 0)
-    step_seconds = 0.0
-    for losses in islice(take_steps(trainer.steps, trainer.state, batches), 2):
-        began_seconds, ended_seconds = ended_seconds, trainer.clock.now_seconds()
-        step_seconds = (ended_seconds - began_seconds) / losses.numel()
-    seconds: float = trainer.team.broadcast_object(step_seconds)
+    *_, last = islice(trainer.parts(0, 1), 2)
+    steps = sum(losses.numel() for losses in last.losses)
+    seconds: float = trainer.team.broadcast_object(last.timed.seconds / steps)
     return seconds
 
 
@@ -80,88 +49,27 @@ def take_parts(
     Two parts are taken, however long a step takes, or one if there is only one step.
     """
     epoch_seconds = step_seconds * trainer.steps_per_epoch
-    if epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds:
-        return _whole_epochs(trainer, Deadline(trainer, most_seconds), epochs)
-    deadline = Deadline(trainer, (1 - _VALIDATION_SHARE) * most_seconds)
+    is_whole = epochs >= _ENOUGH_EPOCHS and _ENOUGH_EPOCHS * epoch_seconds <= most_seconds
     # An epoch's start is a separate part, so steps are left for another part.
     most_steps = max(1, trainer.steps_per_epoch - trainer.steps.at_once)
     steps = min(most_steps, max(1, int(most_seconds / _PARTS / step_seconds)))
-    parts = tuple(_parts(trainer, deadline, steps, epochs))
-    return parts, _validation_seconds(trainer, Deadline(trainer, _VALIDATION_SHARE * most_seconds))
-
-
-def _whole_epochs(
-    trainer: Trainer, deadline: Deadline, epochs: int
-) -> tuple[tuple[TimedPart, ...], float]:
-    """Train and validate as the trainer does, but read no losses back and check none."""
-    clock, parts, validation_seconds = trainer.clock, list[TimedPart](), 0.0
-    for epoch in range(epochs):
-        ((part, _losses),) = parts_of_epoch(trainer, epoch, None)
-        parts.append(part)
-        trained_seconds = clock.now_seconds()
-        trainer.validator.monitored(trainer.validate().judged)
-        validation_seconds += clock.now_seconds() - trained_seconds
+    validation_share = 0.0 if is_whole else _VALIDATION_SHARE
+    deadline = Deadline(trainer, (1 - validation_share) * most_seconds)
+    parts, validation_seconds = list[TimedPart](), list[float]()
+    for part in chain.from_iterable(
+        trainer.parts(epoch, None if is_whole else steps, notes_waits=True)
+        for epoch in range(epochs)
+    ):
+        parts.append(part.timed)
+        if is_whole:
+            trainer.validator.monitored(trainer.validate().judged)
+            validation_seconds.append(trainer.clock.now_seconds() - part.ended_seconds)
         if deadline.is_over() and len(parts) > 1:
             break
-    return tuple(parts), validation_seconds / len(parts)
-
-
-def _begin(
-    trainer: Trainer, epoch: int, waits: list[tuple[float, float]] | None = None
-) -> tuple[Iterator[Batch], float]:
-    """Return the batches of an epoch, whose waits are noted, and the time when it begins."""
-    seed_epoch(trainer.experiment.seed, epoch, trainer.team.rank)
-    trainer.state.network.train()
-    noted = iter if waits is None else partial(_noting_waits, waits=waits)
-    batches = trainer.train_batches(epoch, noted)
-    return batches, trainer.clock.now_seconds()
-
-
-def _parts(
-    trainer: Trainer, deadline: Deadline, part_steps: int, epochs: int
-) -> Iterator[TimedPart]:
-    """Yield parts of one epoch after another, until the deadline."""
-    count = 0
-    for epoch in range(epochs):
-        for part, _losses in parts_of_epoch(trainer, epoch, part_steps):
-            yield part
-            count += 1
-            if deadline.is_over() and count > 1:
-                return
-
-
-def parts_of_epoch(
-    trainer: Trainer, epoch: int, part_steps: int | None
-) -> Iterator[tuple[TimedPart, list[torch.Tensor]]]:
-    """Train an epoch. Yield each part, with its losses.
-
-    The first part is the epoch's start. The others have `part_steps` steps, or more if steps are
-    launched together. Without `part_steps`, the epoch is one part.
-    """
-    clock, training, left = trainer.clock, trainer.training, trainer.training.image_count
-    holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
-    losses, steps, steps_left = list[torch.Tensor](), 0, trainer.steps_per_epoch
-    waits = list[tuple[float, float]]()
-    # An accelerator may compute while the host waits.
-    batches, began_seconds = _begin(trainer, epoch, waits if trainer.device == CPU else None)
-    for each in take_steps(trainer.steps, trainer.state, batches):
-        losses.append(each)
-        steps, steps_left = steps + each.numel(), steps_left - each.numel()
-        if holds != "start" and steps_left > 0 and steps < (part_steps or math.inf):
-            continue
-        seconds = clock.now_seconds() - began_seconds
-        samples = min(left, steps * training.batch_size)
-        left -= samples
-        steps_done = samples / training.batch_size
-        part = TimedPart(seconds=seconds, steps=steps_done, epoch=epoch, holds=holds)
-        if waits:
-            waited_seconds, cpu_seconds = map(sum, zip(*waits, strict=True))
-            part = part.model_copy(
-                update={"waiting_seconds": waited_seconds, "waiting_cpu_seconds": cpu_seconds}
-            )
-            waits.clear()
-        yield part, losses
-        holds, losses, steps, began_seconds = "steps", [], 0, clock.now_seconds()
+    if is_whole:
+        return tuple(parts), fmean(validation_seconds)
+    deadline = Deadline(trainer, validation_share * most_seconds)
+    return tuple(parts), _validation_seconds(trainer, deadline)
 
 
 def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,26 @@ class EpochTiming:
     training_seconds: float
     validation_seconds: float
     ended_at_unix_seconds: float
+
+
+@dataclass(frozen=True)
+class TimedPart:
+    """Consecutive steps of a training, timed together, with the training's own input."""
+
+    seconds: float
+    steps: float
+    """Number of steps. A smaller last batch is a fraction."""
+    epoch: int
+    """Number of the epoch, from 0."""
+    holds: Literal["start", "steps", "epoch", "run"]
+    """A start is an epoch's first steps, with the start of its loader.
+
+    A run is a whole script without a step that was seen.
+    """
+    waiting_seconds: float | None = None
+    """Time in which nothing was computed because batches were awaited. None if it is not known."""
+    waiting_cpu_seconds: float = 0.0
+    """CPU time of an experiment's training thread in these waits."""
 
 
 def passed_seconds(timings: Iterable[EpochTiming]) -> float:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
-from photofinish.results import EpochMetrics
+from photofinish.results import EpochMetrics, TimedPart
 from photofinish.results.measured import Stall
 from photofinish.results.measurements import (
     LoaderTimes,
@@ -18,7 +18,7 @@ from photofinish.results.measurements import (
     SteadyState,
     StepAttribution,
 )
-from photofinish.results.timed_parts import EpochByParts, TimedPart
+from photofinish.results.timed_parts import EpochByParts
 from photofinish.results.trained import DeviceLabel, FirstScriptSteps, FirstStep, Trained
 
 

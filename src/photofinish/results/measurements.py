@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from photofinish.config.base import Record
-from photofinish.results.timed_parts import TimedPart
+from photofinish.results import TimedPart
 
 CLEARLY_FASTER = 1.1
 """Factor by which loading must be faster if it is to count."""

@@ -1,36 +1,16 @@
-"""Timed parts of a training, and the time of an epoch by them."""
+"""Time of an epoch by the timed parts of a training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from photofinish.config.base import Record
+from photofinish.results import TimedPart
 
 _SLOWER = 1.1
 """Factor by which the first epoch must be slower if its excess is to count once."""
 _LATER_PARTS = 3
 """Minimum number of parts in later epochs, to see whether the first epoch is slower."""
-
-
-class TimedPart(Record):
-    """Consecutive steps of a training, timed together, with the training's own input."""
-
-    seconds: float
-    steps: float
-    """Number of steps. A smaller last batch is a fraction."""
-    epoch: int
-    """Number of the epoch, from 0."""
-    holds: Literal["start", "steps", "epoch", "run"]
-    """A start is an epoch's first steps, with the start of its loader.
-
-    A run is a whole script without a step that was seen.
-    """
-    waiting_seconds: float | None = None
-    """Time in which nothing was computed because batches were awaited. None if it is not known."""
-    waiting_cpu_seconds: float = 0.0
-    """CPU time of an experiment's training thread in these waits."""
 
 
 @dataclass(frozen=True)
@@ -52,38 +32,54 @@ class EpochByParts:
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:
     """Return the time of an epoch of so many steps: its start, and its steps at the mean speed."""
-    steady = [part for part in parts if part.holds != "start"] or list(parts)
-    once_seconds, later = 0.0, [part for part in steady if part.epoch > 0]
-    if len(later) >= _LATER_PARTS and len(later) < len(steady):
-        first_seconds = _step_seconds([part for part in steady if part.epoch == 0])
-        if first_seconds > _SLOWER * _step_seconds(later):
-            once_seconds = epoch_steps * (first_seconds - _step_seconds(later))
-            steady = later
-    if steady[0].holds == "run":
-        return EpochByParts(steady[0].seconds, (steady[0].seconds,), (), 0.0)
-    step_seconds = _step_seconds(steady)
+    slow, usual = slow_and_usual(parts)
+    if usual[0].holds == "run":
+        return EpochByParts(usual[0].seconds, (usual[0].seconds,), (), 0.0)
+    step_seconds, step_wait = step_of(usual), wait_of(usual)
+    once_seconds = epoch_steps * (step_of(slow) - step_seconds) if slow else 0.0
     # If the first epoch's excess counts once, its start is in it.
-    first = min(part.epoch for part in steady)
+    first = min(part.epoch for part in usual)
     starts = [part for part in parts if part.holds == "start" and part.epoch >= first]
     start_seconds = _excess([part.seconds - part.steps * step_seconds for part in starts])
-    values = tuple(start_seconds + epoch_steps * part.seconds / part.steps for part in steady)
     seconds = start_seconds + epoch_steps * step_seconds
-    waits = [part.waiting_seconds or 0.0 for part in steady]
-    if any(part.waiting_seconds is None for part in steady):
+    values = tuple(start_seconds + epoch_steps * step_of([part]) for part in usual)
+    if step_wait is None:
         return EpochByParts(seconds, values, (), once_seconds)
-    a_step = sum(waits) / sum(part.steps for part in steady)
-    start_wait = _excess([(part.waiting_seconds or 0.0) - part.steps * a_step for part in starts])
-    pairs = zip(waits, steady, strict=True)
-    waits = [start_wait + epoch_steps * waited / part.steps for waited, part in pairs]
-    between_seconds, mean = max(0.0, start_seconds - start_wait), start_wait + epoch_steps * a_step
-    return EpochByParts(seconds, values, tuple(waits), once_seconds, between_seconds, mean)
+    start_wait = _excess(
+        [(part.waiting_seconds or 0.0) - part.steps * step_wait for part in starts]
+    )
+    waits = tuple(start_wait + epoch_steps * (wait_of([part]) or 0.0) for part in usual)
+    between_seconds = max(0.0, start_seconds - start_wait)
+    mean_wait = start_wait + epoch_steps * step_wait
+    return EpochByParts(seconds, values, waits, once_seconds, between_seconds, mean_wait)
+
+
+def slow_and_usual(parts: Sequence[TimedPart]) -> tuple[list[TimedPart], list[TimedPart]]:
+    """Return the first epoch's parts if its steps are slower, and the usual parts.
+
+    Starts of epochs are left out, unless there is nothing else.
+    """
+    steady = [part for part in parts if part.holds != "start"] or list(parts)
+    first = [part for part in steady if part.epoch == 0]
+    later = [part for part in steady if part.epoch > 0]
+    if first and len(later) >= _LATER_PARTS and step_of(first) > _SLOWER * step_of(later):
+        return first, later
+    return [], steady
+
+
+def step_of(parts: Sequence[TimedPart]) -> float:
+    """Return the mean time of a step."""
+    return sum(part.seconds for part in parts) / sum(part.steps for part in parts)
+
+
+def wait_of(parts: Sequence[TimedPart]) -> float | None:
+    """Return the mean wait of a step, or None if a part's isn't known."""
+    waits = [part.waiting_seconds for part in parts if part.waiting_seconds is not None]
+    if len(waits) < len(parts):
+        return None
+    return sum(waits) / sum(part.steps for part in parts)
 
 
 def _excess(seconds: Sequence[float]) -> float:
     """Return the mean time of a start in excess of its steps."""
     return max(0.0, sum(seconds) / len(seconds)) if seconds else 0.0
-
-
-def _step_seconds(parts: Sequence[TimedPart]) -> float:
-    """Return the mean time of a step."""
-    return sum(part.seconds for part in parts) / sum(part.steps for part in parts)

@@ -5,23 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from itertools import permutations
 from operator import add
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
+from photofinish.results import TimedPart
 from photofinish.results.measurements import LoopSteps
-from photofinish.results.timed_parts import TimedPart
+from photofinish.results.timed_parts import slow_and_usual, step_of, wait_of
 
 _WARM_UP = 2
 """Number of steps after the first that are left out."""
 _MOST_PARTS = 10
-LATER_STEPS = 10
-"""Number of steps in the second epoch that show whether the first epoch is slower."""
-_SLOWER = 1.1
-"""Factor by which the first epoch must be slower if its excess is to count once."""
 _USUAL = 0.5
 """A property of a larger share of the steps is a property of a step."""
 
@@ -113,222 +110,214 @@ def merged(blocks: Iterable[Any], mains: Iterable[int]) -> list[_Run]:
     return runs
 
 
+@dataclass(frozen=True)
 class Figures:
     """Figures of the steps that were seen. The main optimizer ends a step."""
 
-    def __init__(self, runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> None:
-        """Sort the runs. `named` is the number of the loader that the script names."""
-        self._is_on_cpu = is_on_cpu
-        self.steps = sum(run.steps for run in runs)
-        given = Counter[int]()
-        for run in runs:
-            if run.loader is not None:
-                given[run.loader] += run.steps
-        is_fed = given.total() > _USUAL * self.steps
-        self.loader = max(given, key=given.__getitem__) if named is None and is_fed else named
-        """Number of the loader that gave most steps their batches, if loaders did."""
-        runs = self._with_whole_validations(runs)
-        places = [place for place, run in enumerate(runs) if run.steps]
-        first, last = places[0], places[-1]
-        self.first_step_at, self.last_step_at = runs[first].ended_at, runs[last].ended_at
-        self.first_waiting_seconds = runs[first].waiting_seconds
-        """Time until the first step's batches were there, with the start of workers."""
-        begins = sum(bool(run.steps and self._begins(run)) for run in runs)
-        self._has_epochs = begins <= _USUAL * self.steps
-        validations = sum(bool(run.flags & VALIDATES) for run in runs)
-        self._has_validation = validations <= _USUAL * self.steps
-        self.epochs = 1 if runs[first].loader in (None, self.loader) else 0
-        """Number of epochs that were begun."""
-        self.longest_epoch_steps: int | None = None
-        """Number of steps in the longest epoch that ended, or None if this one is longer."""
-        self._validations: list[tuple[_Run, int]] = []
-        """Validations, each with the number of steps until its end."""
-        starts: list[tuple[int, _Run]] = []
-        steady: list[tuple[int, _Run]] = []
-        pending, longest = None, 0
-        own = taken = runs[first].steps
-        for run in runs[first + 1 :]:
-            run = pending + run if pending else run
-            holds = self._holds(run)
-            pending = run if holds == "nothing" else None
-            if pending:
-                continue
-            if self._has_epochs and run.steps and self._begins(run):
-                longest = max(longest, own) if self.epochs else 0
-                self.epochs += 1
-                own = 0
-            taken += run.steps
-            own += run.steps
-            if holds == "validation":
-                self._validations.append((run, taken))
-            elif not run.flags & COUNTED:
-                (starts if holds == "start" else steady).append((max(0, self.epochs - 1), run))
-        if own <= longest:
-            self.longest_epoch_steps = longest
-        left = _WARM_UP if sum(run.steps for _, run in steady) > _WARM_UP else 0
-        while left > 0:
-            left -= steady.pop(0)[1].steps
-        self._steady = steady
-        """Runs of usual steps, each with its epoch."""
-        self._starts = starts
-
-    def _begins(self, run: _Run) -> bool:
-        return self.loader is not None and run.began_loader == self.loader
-
-    def _may_validate(self, run: _Run) -> bool:
-        is_other = not run.steps and run.loader not in (None, self.loader)
-        return is_other or bool(run.flags & VALIDATES)
-
-    def _with_whole_validations(self, runs: list[_Run]) -> list[_Run]:
-        """Join the runs of a validation over several loaders, which has no step within."""
-        joined = runs[:1]
-        for run in runs[1:]:
-            before = joined[-1]
-            if not before.steps and self._may_validate(before) and self._may_validate(run):
-                joined[-1] = before + run
-            else:
-                joined.append(run)
-        return joined
-
-    def _holds(self, run: _Run) -> str:
-        if self._has_validation and self._may_validate(run):
-            return "validation"
-        if not run.steps:
-            return "nothing"
-        return "start" if self._has_epochs and self._begins(run) else "steps"
-
-    @cached_property
-    def _groups(self) -> list[list[tuple[int, _Run]]]:
-        """Steady runs, those of the first epoch separately if its steps are slower."""
-        early = [each for each in self._steady if each[0] == 0]
-        later = self._steady[len(early) :]
-        if early and sum(run.steps for _, run in later) >= LATER_STEPS:
-            first, rest = (reduce(add, (run for _, run in runs)) for runs in (early, later))
-            if first.seconds / first.steps > _SLOWER * rest.seconds / rest.steps:
-                return [early, later]
-        return [self._steady] if self._steady else []
-
-    @cached_property
-    def _all_steady(self) -> _Run:
-        return reduce(add, (run for _, run in self._steady))
-
-    @cached_property
-    def _usual(self) -> list[_Run]:
-        """Up to ten consecutive parts, without a slower first epoch."""
-        return [run for _, run in _in_parts(self._groups[-1])] if self._groups else []
-
-    @property
-    def is_timed(self) -> bool:
-        """Return True if a step could be timed."""
-        return bool(self._steady)
-
-    @property
-    def parts(self) -> tuple[TimedPart, ...]:
-        """Parts in the order of time: starts of epochs, and steps."""
-        found: list[tuple[int, _Run, Literal["start", "steps"]]]
-        found = [(epoch, run, "start") for epoch, run in self._starts]
-        for group in self._groups:
-            found += [(epoch, run, "steps") for epoch, run in _in_parts(group)]
-        found.sort(key=lambda each: each[1].began_at)
-        return tuple(
-            TimedPart(
-                seconds=run.seconds,
-                steps=float(run.steps),
-                epoch=epoch,
-                holds=holds,
-                waiting_seconds=self._waiting(run),
-            )
-            for epoch, run, holds in found
-        )
-
-    def _waiting(self, run: _Run) -> float | None:
-        """Return how long nothing was computed because batches were awaited, if it is known."""
-        if self._is_on_cpu:
-            # Without a loader, the script's code makes the batch before its first module begins.
-            return run.waiting_seconds if self.loader is not None else run.making_seconds or 0.0
-        timed = run if run.device_steps else self._all_steady
-        if self.loader is None or not timed.device_steps:
-            return None
-        host_seconds = max(0.0, run.seconds - run.waiting_seconds) / run.steps
-        device_seconds = timed.device_seconds / timed.device_steps
-        # Events time the current stream only. A step on another stream appears shorter.
-        step_seconds = device_seconds if device_seconds > host_seconds / 2 else host_seconds
-        return min(run.waiting_seconds, max(0.0, run.seconds - run.steps * step_seconds))
-
-    @property
-    def part_seconds(self) -> list[float]:
-        """Mean step in each of up to ten consecutive parts."""
-        return [run.seconds / run.steps for run in self._usual]
-
-    @property
-    def step_seconds(self) -> float:
-        """Mean duration of a step."""
-        return sum(run.seconds for run in self._usual) / sum(run.steps for run in self._usual)
+    steps: int
+    epochs: int
+    """Number of epochs that were begun."""
+    longest_epoch_steps: int | None
+    """Number of steps in the longest epoch that ended, or None if this one is longer."""
+    loader: int | None
+    """Number of the loader that gave most steps their batches, if loaders did."""
+    batches_per_step: float
+    first_step_at: float
+    last_step_at: float
+    first_waiting_seconds: float
+    """Time until the first step's batches were there, with the start of workers."""
+    parts: tuple[TimedPart, ...]
+    """Parts in the order of time: starts of epochs, and steps."""
+    step_seconds: float
+    """Mean duration of a step."""
+    waiting_share: float | None
+    """Share of a step's time spent waiting for batches, or None if it is not known."""
+    validation_step_seconds: float
+    """Time of validation for each training step, or 0 without validation."""
+    validated_at_end_seconds: float
+    """Time of validation after the last step."""
+    idle_share: float
+    """Share of the steps in blocks at whose end the device was idle."""
+    loop_steps: LoopSteps | None
+    """Steps on the CPU with all threads of the process."""
 
     @property
     def is_known_well(self) -> bool:
         """True if a step's mean time is off by less than two runs differ."""
         from photofinish.answer.uncertainty import MACHINE, error_of_mean
 
-        return error_of_mean(self.part_seconds) < MACHINE
+        _, usual = slow_and_usual(self.parts)
+        return error_of_mean([part.seconds / part.steps for part in usual]) < MACHINE
+
+
+class _Placed(NamedTuple):
+    """Run with its place in the training."""
+
+    run: _Run
+    holds: str
+    """One of first, start, steps, counted and validation."""
+    epochs: int
+    """Number of epochs that were begun, with its own."""
+    steps: int
+    """Number of steps until its end."""
 
     @property
-    def batches_per_step(self) -> float:
-        return sum(run.batches for run in self._usual) / sum(run.steps for run in self._usual)
-
-    @property
-    def idle_share(self) -> float:
-        """Share of the steps in blocks at whose end the device was idle."""
-        idle = [run.steps for _, run in self._steady if run.flags & IDLE]
-        return sum(idle) / self._all_steady.steps
-
-    @property
-    def waiting_share(self) -> float | None:
-        """Share of a step's time spent waiting for batches, or None if it is not known."""
-        waits = [self._waiting(run) for run in self._usual]
-        known = [seconds for seconds in waits if seconds is not None]
-        if len(known) < len(waits):
-            return None
-        return sum(known) / sum(run.seconds for run in self._usual)
-
-    @property
-    def validation_step_seconds(self) -> float:
-        """Time of validation for each training step, or 0 without validation."""
-        if not self._validations:
-            return 0.0
-        excess = [
-            max(0.0, run.seconds - run.steps * self.step_seconds) for run, _ in self._validations
-        ]
-        (_, began), (_, ended) = self._validations[0], self._validations[-1]
-        if ended > began:  # the first may come before its time, as in step 0
-            return sum(excess[1:]) / (ended - began)
-        return sum(excess) / max(ended, self.steps - ended)
-
-    @property
-    def validated_at_end_seconds(self) -> float:
-        """Time of validation after the last step."""
-        at_end = (run for run, steps in self._validations if steps == self.steps and not run.steps)
-        return sum(run.seconds for run in at_end)
-
-    @property
-    def loop_steps(self) -> LoopSteps | None:
-        """Steps on the CPU with all threads of the process."""
-        quickest = [run.quickest_seconds for run in self._usual if run.quickest_seconds]
-        if not self._is_on_cpu or not quickest:
-            return None
-        cpu_seconds = min(run.cpu_seconds / run.steps for run in self._usual)
-        return LoopSteps(quickest_seconds=min(quickest), cpu_seconds=cpu_seconds or None)
+    def epoch(self) -> int:
+        return max(0, self.epochs - 1)
 
 
-def _in_parts(runs: list[tuple[int, _Run]]) -> Iterator[tuple[int, _Run]]:
-    """Yield up to ten parts of about as many steps, each with its first epoch."""
-    count, total = min(_MOST_PARTS, len(runs)), sum(run.steps for _, run in runs)
-    part: list[tuple[int, _Run]] = []
-    ended, taken = 0, 0
-    for epoch, run in runs:
-        part.append((epoch, run))
+def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
+    """Return the figures of runs, or None before a step could be timed.
+
+    `named` is the number of the loader that the script names.
+    """
+    steps = sum(run.steps for run in runs)
+    loader = _main_loader(runs, steps) if named is None else named
+    placed = list(_placed(runs, steps, loader))
+    steady = [each for each in placed if each.holds == "steps"]
+    left = _WARM_UP if sum(each.run.steps for each in steady) > _WARM_UP else 0
+    while left > 0:
+        left -= steady.pop(0).run.steps
+    if not steady:
+        return None
+    whole = _sum(steady)
+
+    def part(each: _Placed) -> TimedPart:
+        run = each.run
+        holds: Literal["start", "steps"] = "start" if each.holds == "start" else "steps"
+        waited_seconds = _waiting(run, whole, has_loader=loader is not None, is_on_cpu=is_on_cpu)
+        return TimedPart(run.seconds, float(run.steps), each.epoch, holds, waited_seconds)
+
+    slow, _ = slow_and_usual([part(each) for each in steady])
+    usual = list(_in_parts(steady[len(slow) :]))
+    timed = [each for each in placed if each.holds == "start"]
+    timed += [*_in_parts(steady[: len(slow)]), *usual]
+    parts = tuple(part(each) for each in sorted(timed, key=lambda each: each.run.began_at))
+    usual_parts = [part(each) for each in usual]
+    step_seconds, wait_seconds = step_of(usual_parts), wait_of(usual_parts)
+    validations = [each for each in placed if each.holds == "validation"]
+    at_end = [each.run for each in validations if each.steps == steps and not each.run.steps]
+    return Figures(
+        steps=steps,
+        epochs=placed[-1].epochs,
+        longest_epoch_steps=_longest_epoch(placed),
+        loader=loader,
+        batches_per_step=_sum(usual).batches / _sum(usual).steps,
+        first_step_at=placed[0].run.ended_at,
+        last_step_at=[run for run in runs if run.steps][-1].ended_at,
+        first_waiting_seconds=placed[0].run.waiting_seconds,
+        parts=parts,
+        step_seconds=step_seconds,
+        waiting_share=None if wait_seconds is None else wait_seconds / step_seconds,
+        validation_step_seconds=_validation_step_seconds(validations, steps, step_seconds),
+        validated_at_end_seconds=sum(run.seconds for run in at_end),
+        idle_share=sum(each.run.steps for each in steady if each.run.flags & IDLE) / whole.steps,
+        loop_steps=_loop_steps([each.run for each in usual]) if is_on_cpu else None,
+    )
+
+
+def _main_loader(runs: list[_Run], steps: int) -> int | None:
+    fed = Counter[int]()
+    for run in runs:
+        if run.loader is not None:
+            fed[run.loader] += run.steps
+    return max(fed, key=fed.__getitem__) if fed.total() > _USUAL * steps else None
+
+
+def _placed(runs: list[_Run], steps: int, loader: int | None) -> Iterator[_Placed]:
+    """Yield the runs from the first step on. A run without a step is a part of the next."""
+
+    def begins(run: _Run) -> bool:
+        return bool(run.steps) and loader is not None and run.began_loader == loader
+
+    def may_validate(run: _Run) -> bool:
+        is_other = not run.steps and run.loader not in (None, loader)
+        return is_other or bool(run.flags & VALIDATES)
+
+    joined = runs[:1]
+    for run in runs[1:]:
+        # A validation over several loaders has no step within.
+        if not joined[-1].steps and may_validate(joined[-1]) and may_validate(run):
+            joined[-1] += run
+        else:
+            joined.append(run)
+    has_epochs = sum(map(begins, joined)) <= _USUAL * steps
+    has_validation = sum(bool(run.flags & VALIDATES) for run in joined) <= _USUAL * steps
+    first = next(place for place, run in enumerate(joined) if run.steps)
+    epochs, taken = int(joined[first].loader in (None, loader)), joined[first].steps
+    yield _Placed(joined[first], "first", epochs, taken)
+    pending: list[_Run] = []
+    for run in joined[first + 1 :]:
+        run = reduce(add, [*pending, run])
+        validates = has_validation and may_validate(run)
+        pending = [] if run.steps or validates else [run]
+        if pending:
+            continue
         taken += run.steps
+        holds = "counted" if run.flags & COUNTED else "steps"
+        if has_epochs and begins(run):
+            epochs += 1
+            holds = "start" if holds == "steps" else holds
+        yield _Placed(run, "validation" if validates else holds, epochs, taken)
+
+
+def _longest_epoch(placed: list[_Placed]) -> int | None:
+    """Return the number of steps in the longest epoch that ended, unless the last is longer."""
+    steps = Counter[int]()
+    for each in placed:
+        steps[each.epochs] += each.run.steps
+    last = steps.pop(placed[-1].epochs)
+    longest = max((count for epochs, count in steps.items() if epochs), default=0)
+    return longest if last <= longest else None
+
+
+def _waiting(run: _Run, steady: _Run, *, has_loader: bool, is_on_cpu: bool) -> float | None:
+    """Return how long nothing was computed because batches were awaited, if it is known."""
+    if is_on_cpu:
+        # Without a loader, the script's code makes the batch before its first module begins.
+        return run.waiting_seconds if has_loader else run.making_seconds or 0.0
+    timed = run if run.device_steps else steady
+    if not has_loader or not timed.device_steps:
+        return None
+    host_seconds = max(0.0, run.seconds - run.waiting_seconds) / run.steps
+    device_seconds = timed.device_seconds / timed.device_steps
+    # Events time the current stream only. A step on another stream appears shorter.
+    step_seconds = device_seconds if device_seconds > host_seconds / 2 else host_seconds
+    return min(run.waiting_seconds, max(0.0, run.seconds - run.steps * step_seconds))
+
+
+def _validation_step_seconds(validations: list[_Placed], steps: int, step_seconds: float) -> float:
+    """Return the time of validation for each training step, or 0 without validation."""
+    if not validations:
+        return 0.0
+    excess = [max(0.0, each.run.seconds - each.run.steps * step_seconds) for each in validations]
+    began, ended = validations[0].steps, validations[-1].steps
+    if ended > began:  # the first may come before its time, as in step 0
+        return sum(excess[1:]) / (ended - began)
+    return sum(excess) / max(ended, steps - ended)
+
+
+def _loop_steps(runs: list[_Run]) -> LoopSteps | None:
+    quickest = [run.quickest_seconds for run in runs if run.quickest_seconds]
+    if not quickest:
+        return None
+    cpu_seconds = min(run.cpu_seconds / run.steps for run in runs)
+    return LoopSteps(quickest_seconds=min(quickest), cpu_seconds=cpu_seconds or None)
+
+
+def _sum(placed: list[_Placed]) -> _Run:
+    return reduce(add, (each.run for each in placed))
+
+
+def _in_parts(placed: list[_Placed]) -> Iterator[_Placed]:
+    """Yield up to ten parts of about as many steps, each in its first epoch."""
+    count, total = min(_MOST_PARTS, len(placed)), sum(each.run.steps for each in placed)
+    part: list[_Placed] = []
+    ended, taken = 0, 0
+    for each in placed:
+        part.append(each)
+        taken += each.run.steps
         if taken * count >= (ended + 1) * total:
             ended = taken * count // total
-            yield part[0][0], reduce(add, (each for _, each in part))
+            yield part[0]._replace(run=_sum(part))
             part = []

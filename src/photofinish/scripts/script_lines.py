@@ -13,11 +13,13 @@ from photofinish.config.precisions import PRECISIONS
 from photofinish.inside.lengths import TRAINER, unit_of
 from photofinish.inside.optimizers import OFTEN, main_optimizer
 from photofinish.results.trained import FirstScriptSteps
-from photofinish.scripts.script_figures import LATER_STEPS, Figures, merged, trainings
+from photofinish.scripts.script_figures import Figures, figures_of_runs, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
 _FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles"
 """Kinds of lines that have one value."""
+_LATER_STEPS = 10
+"""Number of steps in the second epoch to wait for: they show whether the first is slower."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
 """Batches and time after which an optimizer's step is not expected, by hand."""
 _MAY_MOVE = re.compile(
@@ -290,7 +292,7 @@ class Process:
             steps = math.ceil(batches / figures.batches_per_step)
         else:
             return 0.0
-        return max(0, steps + LATER_STEPS - figures.steps) * figures.step_seconds
+        return max(0, steps + _LATER_STEPS - figures.steps) * figures.step_seconds
 
     @property
     def _mains(self) -> list[int]:
@@ -311,5 +313,5 @@ class Process:
         if not any(self.steps[main] for main in self._mains):
             return None
         named = next((number for number, each in self.loaders.items() if each.is_named), None)
-        figures = Figures(merged(self._blocks, self._mains), named, is_on_cpu=self.device == "cpu")
-        return figures if figures.is_timed else None
+        runs = merged(self._blocks, self._mains)
+        return figures_of_runs(runs, named, is_on_cpu=self.device == "cpu")

@@ -19,11 +19,11 @@ from photofinish.custom.code_text import sha256_of_code
 from photofinish.errors import UserError
 from photofinish.files import LARGE_FILE_BYTES
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.results import TimedPart
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_jobs import in_epochs
 from photofinish.results.measurements import Operations
 from photofinish.results.pass_times import made_here
-from photofinish.results.timed_parts import TimedPart
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process

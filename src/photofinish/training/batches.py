@@ -7,6 +7,7 @@ sample from (seed, epoch, row).
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -290,6 +291,21 @@ def balanced_weights(targets: Any) -> torch.Tensor:
         raise refused
     labels = torch.cat([targets, targets.sum(dim=1, keepdim=True) == 0], dim=1).double()
     return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)
+
+
+Wait = tuple[float, float]
+"""Time to wait for a batch, and CPU time of this thread in it."""
+
+
+def noting_waits(batches: Iterator[Batch], waits: list[Wait]) -> Iterator[Batch]:
+    """Yield the batches. Add the wait for each to `waits`."""
+    began = time.perf_counter(), time.thread_time()
+    for batch in batches:
+        ended = time.perf_counter(), time.thread_time()
+        waits.append((ended[0] - began[0], ended[1] - began[1]))
+        yield batch
+        del batch  # as in a training
+        began = time.perf_counter(), time.thread_time()
 
 
 Draw = tuple[int, int, int]

@@ -12,21 +12,20 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from itertools import count, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict, replace
+from itertools import count, islice, repeat
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.training.batches import Batch, Batches, seed_epoch
-from photofinish.training.cuda_recorder import first_failure
+from photofinish.results import EpochMetrics, EpochTiming, TimedPart
+from photofinish.training.batches import Batch, Batches, Wait, noting_waits, seed_epoch
 from photofinish.training.custom_step import BatchTransform, check_several_optimizers
 from photofinish.training.failures import check_finite
-from photofinish.training.graphs import GraphedSteps, Steps, choose_steps, fall_back
+from photofinish.training.graphs import GraphedSteps, Steps, choose_steps
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.losses import Loss
 from photofinish.training.optimizer import build_optimizers
@@ -41,7 +40,7 @@ from photofinish.training.torch_device import (
     memory_format,
 )
 from photofinish.training.validation import Sums, Validator
-from photofinish.training.warm_up import largest_batch, run_each_size, validate_each_size
+from photofinish.training.warm_up import WarmUp, capture_steps, largest_batch, run_each_size
 from photofinish.training.world import World
 
 if TYPE_CHECKING:
@@ -55,10 +54,12 @@ _LARGE_SHARE = 0.1
 """Share of the free memory above which a network is not copied."""
 
 
-class WarmUp(NamedTuple):
-    seconds: float
-    first_seconds: float
-    """First steps and compilation: a training without a warm-up takes this time, too."""
+class TrainedPart(NamedTuple):
+    timed: TimedPart
+    losses: list[torch.Tensor]
+    """Loss of each step, or the losses of steps that were launched together."""
+    ended_seconds: float
+    """Reading of the clock at the part's end."""
 
 
 class Trainer:
@@ -139,7 +140,7 @@ class Trainer:
                 self.clock.now_seconds()  # waits once for the device
             yield metrics, timing
         if self.best_weights:
-            self._release()
+            self.release()
             self.result.load_state_dict(self.best_weights)
 
     def epochs_left(self) -> int:
@@ -157,30 +158,59 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read training losses back after both passes are timed."""
-        seed_epoch(self.experiment.seed, epoch, self.team.rank)
         learning_rate = self.state.schedule.rates[0]
-        self.state.network.train()
-        batches = self.train_batches(epoch)
-        losses, number = list[torch.Tensor](), 0
-
-        started_seconds = self.clock.now_seconds()
-        for batch in batches:
-            losses.append(self.steps(self.state, number, batch))
-            number += losses[-1].numel()  # captured steps return several losses
-            self.steps_done += losses[-1].numel()
-            del batch  # so that the next one reuses its memory, which is in the cache
-        trained_seconds = self.clock.now_seconds()
+        ((timed, losses, trained_seconds),) = self.parts(epoch)
         sums = self.validate()
         monitored = self.validator.monitored(sums.judged)
-        validated_seconds = self.clock.now_seconds()
+        validation_seconds = self.clock.now_seconds() - trained_seconds
 
         step_losses = torch.cat([loss.reshape(-1) for loss in losses]).cpu().double()
         metrics = self._metrics(epoch, learning_rate, step_losses, sums, monitored)
         self.state.schedule.epoch_ended(metrics.validation_loss)
-        timing = EpochTiming(
-            trained_seconds - started_seconds, validated_seconds - trained_seconds, time.time()
-        )
-        return metrics, timing
+        return metrics, EpochTiming(timed.seconds, validation_seconds, time.time())
+
+    def parts(
+        self, epoch: int, part_steps: int | None = None, *, notes_waits: bool = False
+    ) -> Iterator[TrainedPart]:
+        """Train an epoch. Yield its start, then parts of `part_steps` steps. Default: one part.
+
+        Steps that are launched together are in the same part. What the caller does between parts
+        is not timed. With `notes_waits`, a part on the CPU has the time of its waits for batches.
+        """
+        seed_epoch(self.experiment.seed, epoch, self.team.rank)
+        self.state.network.train()
+        # An accelerator may compute while the host waits.
+        waits = list[Wait]() if notes_waits and self.device == CPU else None
+        launched = self.take_steps(self.state, self.train_batches(epoch, waits))
+        left = self.training.image_count
+        size = self.training.batch_size
+        holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
+        launches = 1 if part_steps else None
+        while left > 0:
+            began_seconds, began_steps = self.clock.now_seconds(), self.steps_done
+            losses = list(islice(launched, launches))
+            ended_seconds = self.clock.now_seconds()
+            samples = min(left, (self.steps_done - began_steps) * size)
+            timed = TimedPart(ended_seconds - began_seconds, samples / size, epoch, holds)
+            if waits:
+                seconds, cpu_seconds = map(sum, zip(*waits, strict=True))
+                timed = replace(timed, waiting_seconds=seconds, waiting_cpu_seconds=cpu_seconds)
+                waits.clear()
+            yield TrainedPart(timed, losses, ended_seconds)
+            left -= samples
+            if part_steps:
+                holds, launches = "steps", -(-part_steps // self.steps.at_once)
+
+    def take_steps(self, state: TrainState, batches: Iterable[Batch]) -> Iterator[torch.Tensor]:
+        """Train on an epoch's batches. Yield each step's loss, or the losses of captured steps."""
+        number = 0
+        for batch in batches:
+            losses = self.steps(state, number, batch)
+            steps = losses.numel()
+            number += steps
+            self.steps_done += steps
+            del batch  # so that the next one reuses its memory, which is in the cache
+            yield losses
 
     def validate(self) -> Sums:
         """Evaluate the network on all validation samples."""
@@ -189,15 +219,15 @@ class Trainer:
         batches = self.validation.eval_batches() if self.validation else ()
         return self.validator.evaluate(self.state, batches)
 
-    def train_batches(
-        self, epoch: int, noted: Callable[[Iterator[Batch]], Iterator[Batch]] = iter
-    ) -> Iterator[Batch]:
+    def train_batches(self, epoch: int, waits: list[Wait] | None = None) -> Iterator[Batch]:
         """Return an epoch's batches. Batches for steps that are launched together are joined.
 
         With resident input, this call computes the epoch's order, before the first batch is timed.
-        `noted` passes on the batches before the transform of a batch.
+        Waits for batches are added to `waits`, without the transform of a batch.
         """
-        batches = noted(self.training.train_batches(epoch, self.steps.at_once))
+        batches = self.training.train_batches(epoch, self.steps.at_once)
+        if waits is not None:
+            batches = noting_waits(batches, waits)
         if transform := self.batch_transform:
             return map(transform, batches, repeat(epoch), count())  # holds no batch
         return batches
@@ -249,7 +279,7 @@ class Trainer:
         self.steps = self.chosen_steps()
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
-            self._capture(self.steps)
+            capture_steps(self, self.steps)
         if (size := largest_batch(self.validation)) < planned_size:
             self.steps.why += (
                 f"; validation takes {size} samples at once, as memory is too small for "
@@ -311,35 +341,7 @@ class Trainer:
         weights_bytes = sum(parameter.nbytes for parameter in self.network.parameters())
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
-    def _capture(self, steps: GraphedSteps) -> None:
-        """Capture the steps. Then replay each graph and validate once, and undo the changes.
-
-        Graphs share no memory with other work, so an epoch's batches and validation need more.
-        Allocate this memory now: if it is not enough, eager steps are still possible.
-        """
-        try:
-            steps.capture_epoch(self.state, self.training)
-            with put_back(self.state):
-                steps.run_each_kind(self.state)
-                validate_each_size(self, self.state)
-                self._capture_validation(steps)
-        except RuntimeError as error:
-            self._release()
-            self.team.forget_peak_memory()
-            why = f"capturing them failed ({first_failure(error)})"
-            self.steps = fall_back(self.experiment, self.step, why)
-
-    def _capture_validation(self, steps: GraphedSteps) -> None:
-        """Capture validation if its batches are resident. Otherwise it stays eager."""
-        if self.validation is None or self.experiment.input.name != "resident":
-            return
-        if why := self.validator.capture(self.state, self.validation, steps):
-            steps.why += f"; validation is launched one by one: {why}"
-            # A failed capture replaces the device's generator, which the steps' graphs draw from.
-            steps.release()
-            steps.capture_epoch(self.state, self.training)
-
-    def _release(self) -> None:
+    def release(self) -> None:
         """Free what was captured."""
         if isinstance(self.steps, GraphedSteps):
             self.steps.release()
@@ -347,7 +349,7 @@ class Trainer:
 
     def forget_optimizer(self) -> None:
         """Free graphs, gradients and optimizer state, which only further training needs."""
-        self._release()
+        self.release()
         for optimizer in self.state.optimizers:
             optimizer.zero_grad()
             optimizer.state.clear()
@@ -369,7 +371,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._release()  # captured steps read tensors that are replaced below
+        self.release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:
             self.state.average.network.load_state_dict(state["average"])

@@ -1,19 +1,30 @@
-"""First batches of each size, for which libraries choose kernels and allocate memory."""
+"""First batches of each size, for which libraries choose kernels and allocate memory.
+
+Then steps are captured.
+"""
 
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, first_samples
+from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.failures import is_out_of_memory
-from photofinish.training.state import TrainState
+from photofinish.training.graphs import GraphedSteps, fall_back
+from photofinish.training.state import TrainState, put_back
 
 if TYPE_CHECKING:
     from photofinish.training.trainer import Trainer
 
 WARM_UP_STEPS = 3
+
+
+class WarmUp(NamedTuple):
+    seconds: float
+    first_seconds: float
+    """First steps and compilation: a training without a warm-up takes this time, too."""
 
 
 def run_each_size(trainer: Trainer, state: TrainState) -> float:
@@ -82,3 +93,33 @@ def _first_and_last(trainer: Trainer, batches: Batches, first: Batch) -> list[Ba
 
 def largest_batch(batches: Batches | None) -> int:
     return batches.batch_samples(0) if batches else 0
+
+
+def capture_steps(trainer: Trainer, steps: GraphedSteps) -> None:
+    """Capture the steps. Then replay each graph and validate once, and undo the changes.
+
+    Graphs share no memory with other work, so an epoch's batches and validation need more.
+    Allocate this memory now: if it is not enough, eager steps are still possible.
+    """
+    try:
+        steps.capture_epoch(trainer.state, trainer.training)
+        with put_back(trainer.state):
+            steps.run_each_kind(trainer.state)
+            validate_each_size(trainer, trainer.state)
+            _capture_validation(trainer, steps)
+    except RuntimeError as error:
+        trainer.release()
+        trainer.team.forget_peak_memory()
+        why = f"capturing them failed ({first_failure(error)})"
+        trainer.steps = fall_back(trainer.experiment, trainer.step, why)
+
+
+def _capture_validation(trainer: Trainer, steps: GraphedSteps) -> None:
+    """Capture validation if its batches are resident. Otherwise it stays eager."""
+    if trainer.validation is None or trainer.experiment.input.name != "resident":
+        return
+    if why := trainer.validator.capture(trainer.state, trainer.validation, steps):
+        steps.why += f"; validation is launched one by one: {why}"
+        # A failed capture replaces the device's generator, which the steps' graphs draw from.
+        steps.release()
+        steps.capture_epoch(trainer.state, trainer.training)
