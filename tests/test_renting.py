@@ -95,6 +95,7 @@ def with_loader(run: TrainedRecords, cores: int, workers: int) -> TrainedRecords
     loading = with_timings(
         run,
         host=host.model_copy(update={"cpu": cpu}),
+        epochs=tuple(replace(epoch, training_seconds=3.8) for epoch in run.times.epochs),
         parts=tuple(replace(part, seconds=3.8, waiting_seconds=3.4) for part in run.steps.parts),
         total_seconds=21.5,
         loader=LoaderTimes(),
