@@ -8,6 +8,7 @@ from pathlib import Path
 from _start import run_stage, working
 
 from photofinish.answer.comparison import compare
+from photofinish.answer.record import answer_record
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
 from photofinish.reporting.report import write_for_dvc, write_report
@@ -42,8 +43,9 @@ def main() -> None:
         pairs = [compare(pair, plan) for pair in with_references(jobs, references)]
         runs = [read_script(script, args.results / script.name) for script in plan.scripts]
         scripts = [compare(pair, plan) for pair in runs]
-        write_report(pairs, args.out, scripts)
-        write_for_dvc([*pairs, *scripts], args.out, args.metrics, args.plots)
+        record = answer_record([*pairs, *scripts])
+        write_report(record, args.out)
+        write_for_dvc(record, args.out, args.metrics, args.plots)
         names = [*plan.experiments, *(script.name for script in plan.scripts)]
         tracker.sync(names, args.results, args.out)
     print(f"The report: {args.out / 'index.html'}. `photofinish report` prints the answers")

@@ -32,7 +32,7 @@ from photofinish.files import write_bytes_atomically
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, software_facts
 from photofinish.machine.host import cpu_facts
-from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.ask_lines import AskFiles
 from photofinish.results import records
 from photofinish.results.learned import load_network
 from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured

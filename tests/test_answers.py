@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
+from outputs import write_report
 from result_files import job_of, pair_of, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
@@ -19,7 +20,6 @@ from photofinish.answer.diagnosis import Diagnosis
 from photofinish.answer.remedies import Gain, Remedy
 from photofinish.files import to_json
 from photofinish.reporting.answers import Answers
-from photofinish.reporting.report import write_report
 
 SCHEMA = ROOT / "docs" / "answers.schema.json"
 LOADER = {"name": "loader", "workers": 0}

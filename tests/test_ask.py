@@ -18,7 +18,7 @@ from watched_scripts import figures_of, in_epochs
 
 from photofinish.commands.ask import ask
 from photofinish.errors import UserError
-from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.ask_lines import AskFiles
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length
 

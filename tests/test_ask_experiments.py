@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import pytest
 from conftest import MakeResult, MakeRun
+from outputs import record_of
 from result_files import trained
 from training_process import measure_here
 
@@ -21,7 +22,7 @@ from photofinish.commands.ask_options import Terms, are_experiments
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError
-from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.ask_lines import AskFiles
 from photofinish.reporting.model_words import model_text
 from photofinish.results.job import JobPair
 from photofinish.results.measured_jobs import job_of_experiment
@@ -73,18 +74,20 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     found = []
     for changes in ({}, {"outputs": outputs}, {"first_batch_sha256": "e"}):
         gpu = replace(cpu, device="gpu", first_step=step.model_copy(update=changes))
-        found.append(model_text(compare(JobPair(cpu, gpu))))
+        found.append(model_text(record_of(compare(JobPair(cpu, gpu)))))
     assert found == [
         "yes, bit for bit (first step)",
         "yes, within rounding (first step)",
         "no, the first step differs (first batch)",
     ]
-    missing = model_text(compare(JobPair(cpu, replace(cpu, device="gpu", first_step=None))))
+    missing = model_text(
+        record_of(compare(JobPair(cpu, replace(cpu, device="gpu", first_step=None))))
+    )
     assert missing == "not checked, as no first step was recorded on both devices"
     there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
     record = record.model_copy(update={"device": "gpu"})
     there = replace(there, record=record, first_step=step)
-    text = model_text(compare(*with_references([JobPair(cpu)], [reference_of(there)])))
+    text = model_text(record_of(compare(*with_references([JobPair(cpu)], [reference_of(there)]))))
     assert text == "yes so far* (first step, Made-Up 100)"
 
 

@@ -24,8 +24,8 @@ from photofinish.errors import UserError
 from photofinish.inside.single_steps import SingleSteps
 from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.reporting.ask_files import AskFiles
-from photofinish.reporting.sentences import verdict
+from photofinish.reporting import sentences
+from photofinish.reporting.ask_lines import AskFiles
 from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, recording, watch
 from photofinish.scripts.script_lines import Length, Loader, Process
@@ -224,7 +224,7 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     command, length = [warm_python.executable(), "train.py"], Length("max_steps", 1000, "--steps")
     (answer,), _ = ask_command(command, length, Limits(1, 60), Comparing())
     shown = capsys.readouterr().out
-    report = text_of(verdict(answer.pair, answer.decision))
+    report = text_of(sentences.verdict(answer.record))
     assert "train.py:3 calls `item`" in report
     assert "\ntrain.py:3 calls `item` in every step" in shown
     assert re.search("one step on .*, 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
+from outputs import record_of
 from result_files import STEP, measured_of, trained
 from watched_scripts import block, figures_of, process_of
 
 from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.decision import decide
 from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.speedups import job_speedup
@@ -173,18 +173,18 @@ def test_an_answer_says_that_a_gpu_takes_at_least_its_steps_where_workers_hide_l
     compared: Callable[..., Comparison], first_wait: float, words: str
 ) -> None:
     pair = compared(32, 4, first_wait=first_wait)
-    decision = decide(pair)
-    texts = [answer_text(pair, decision), action_text(pair, decision), *bars(pair, decision)]
+    job = record_of(pair)
+    texts = [answer_text(job), action_text(job), *bars(job)]
     assert re.search(words, texts[0])
     assert "USD" not in " ".join(texts)  # that of the steps alone is too low
-    said = [*suggestion(pair, decision, None)]
-    assert said == [*estimate_hints(pair, decision)]
+    said = [*suggestion(job, None)]
+    assert said == [*estimate_hints(job)]
     assert said[0].startswith("The time on a T4 has a wide range because 4 workers here hid the")
     assert f"between none and {first_wait / 4:.0f} s a step" in said[0]
-    shown = [line for line in bars(pair, decision) if "T4" in line]
+    shown = [line for line in bars(job) if "T4" in line]
     assert all(re.search(r"~[\d.]+-[\d.]+ min", line) for line in shown)
     in_turns = compared(32, 0)
-    assert re.search(r"~[\d.]+ min \(", answer_text(in_turns, decide(in_turns)))
+    assert re.search(r"~[\d.]+ min \(", answer_text(record_of(in_turns)))
 
 
 def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidden(
@@ -195,10 +195,10 @@ def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidd
     said = {}
     for names in (("T4",), ("T4", "H100"), ("H100",)):
         both = compare(JobPair(pair.cpu), Comparing(accelerators=names))
-        decision = decide(both)
-        hints = [*suggestion(both, decision, None)]
-        assert hints == [line for line in estimate_hints(both, decision) if "loading" in line]
-        said[names] = [decision.gpu_name, *hints]
+        job = record_of(both)
+        hints = [*suggestion(job, None)]
+        assert hints == [line for line in estimate_hints(job) if "loading" in line]
+        said[names] = [job.decision.gpu_name, *hints]
     assert said["T4",] == said["T4", "H100"] == ["T4"]
     assert said["H100",][1].startswith("The time on an H100 has a wide range because 4 workers")
 

@@ -17,7 +17,7 @@ from photofinish.commands.ask import ask
 from photofinish.commands.cli import main
 from photofinish.errors import UserError
 from photofinish.inside.lengths import lengths_in_command
-from photofinish.reporting.ask_files import AskFiles
+from photofinish.reporting.ask_lines import AskFiles
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
 from photofinish.scripts.script_lines import Length, Process, WatchedScript

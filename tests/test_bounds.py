@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MakeExperiment, MakeResult
+from outputs import verdict
 from result_files import (
     BUSY,
     QUIET,
@@ -26,8 +27,6 @@ from result_files import (
 from photofinish.answer.bounds import speedup_bounds
 from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
 from photofinish.results import TimedPart
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
@@ -168,17 +167,6 @@ def test_a_bound_says_no_or_nothing(
     no_gpu = re.match(r"No GPU will help: .* \(at most [\d.]+x faster\)", found.answer)
     assert (no_gpu is not None) is is_bounded
     assert ("`input: resident`" in found.action) is is_bounded
-
-
-def test_the_csv_has_the_bounds(on_cpu: Any) -> None:
-    loader, resident = (
-        pair_of(replace(run, experiment=name))
-        for name, run in (("a", on_cpu()), ("b", on_cpu(waiting=0.001, workers=None)))
-    )
-    columns = ("epoch_ceiling", "job_ceiling")
-    rows = [[row[column] for column in columns] for row in comparison_rows([loader, resident])]
-    assert rows[0][0] == pytest.approx(100 / 90)
-    assert rows[2] == [None, pytest.approx(2.33, abs=0.01)]
 
 
 @pytest.mark.parametrize(("batches", "wobble"), [(8, 0.3), (40, 0.1)])

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
+from outputs import write_report
 from result_files import paired, several_results
 from test_default_jobs import ANSWERS, cpu_result, shipped, shipped_references
-
-from photofinish.reporting.report import write_report
 
 CHROMIUM = shutil.which("chromium")
 QUIET = (

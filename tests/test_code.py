@@ -50,7 +50,7 @@ RUN_BY = {
     ),
     "compare": (
         *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
-        *("reporting/templates.py", "reporting/extrapolated.py"),
+        *("reporting/templates.py", "answer/record.py"),
         *("answer/comparison.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
         *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from conftest import MakeResult
+from outputs import comparison_rows, record_of, verdict
 from result_files import (
     BUSY,
     QUIET,
@@ -32,9 +33,7 @@ from photofinish.answer.diagnosis import diagnose
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
-from photofinish.reporting.comparison_rows import comparison_rows
 from photofinish.reporting.report import confusion_rows, history_rows
-from photofinish.reporting.sentences import verdict
 from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
@@ -59,20 +58,13 @@ def without_gpu(make_result: MakeResult) -> list[DeviceResult]:
     return [make_result(), make_result(device="gpu", unavailable=REASON)]
 
 
-def test_an_unavailable_device_has_a_row_with_its_reason(without_gpu: list[DeviceResult]) -> None:
-    table = pd.DataFrame(comparison_rows(paired(without_gpu)))
-    gpu = table.set_index("device").loc["gpu"]
-    assert (gpu["status"], gpu["reason"]) == ("unavailable", REASON)
-    assert gpu[["device_name", "epoch_seconds", "epoch_speedup", "test_accuracy"]].isna().all()
-
-
 def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     make_result: MakeResult, tmp_path: Path
 ) -> None:
     cpu = with_timings(trained(make_result), peak_memory_bytes=3 << 30)
     (pair,) = paired([cpu, make_result(device="gpu", unavailable=REASON)])
     assert comparison_rows([pair])[0]["peak_memory_bytes"] == 3 << 30
-    assert {"": "memory (peak)", "CPU": "3.0 GiB"} in figures_table(pair)
+    assert {"": "memory (peak)", "CPU": "3.0 GiB"} in figures_table(record_of(pair))
     write_result(tmp_path, cpu)
     document = training_document("small-mlp", "cpu", tmp_path)
     assert document
@@ -80,27 +72,20 @@ def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
 
 
 def test_the_history_has_every_epoch_with_the_training_time_so_far(
-    without_gpu: list[DeviceResult], make_result: MakeResult
+    make_result: MakeResult,
 ) -> None:
     cpu = make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))
     history = pd.DataFrame(
-        history_rows([pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2))])
+        history_rows([record_of(pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2)))])
     )
     assert history["run"].tolist() == ["small-mlp cpu"] * 3 + ["small-mlp gpu"] * 2
     assert history["epoch"].tolist() == [1, 2, 3, 1, 2]
     assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0, 1.0, 2.0]
-    assert set(pd.DataFrame(history_rows(paired(without_gpu)))["run"]) == {"small-mlp cpu"}
 
 
-def test_the_confusion_table_has_a_row_for_each_pair_of_classes(
-    without_gpu: list[DeviceResult],
-) -> None:
-    assert pd.DataFrame(confusion_rows(paired(without_gpu))).to_numpy().tolist() == [
-        ["small-mlp", "cpu", "small-mlp cpu", "cat", "cat", 3],
-        ["small-mlp", "cpu", "small-mlp cpu", "cat", "dog", 1],
-        ["small-mlp", "cpu", "small-mlp cpu", "dog", "cat", 1],
-        ["small-mlp", "cpu", "small-mlp cpu", "dog", "dog", 3],
-    ]
+def test_the_confusion_table_has_a_row_for_each_pair_of_classes(make_result: MakeResult) -> None:
+    rows = [[*row.values()][3:] for row in confusion_rows([record_of(pair_of(make_result()))])]
+    assert rows == [["cat", "cat", 3], ["cat", "dog", 1], ["dog", "cat", 1], ["dog", "dog", 3]]
 
 
 @pytest.mark.parametrize("results", ["pair", "without_gpu"])
@@ -111,7 +96,7 @@ def test_results_are_read_as_they_were_written(
     write_results(written, tmp_path)
     read = read_pair("small-mlp", tmp_path / "small-mlp")
     assert comparison_rows([read]) == comparison_rows(paired(written))
-    assert history_rows([read]) == history_rows(paired(written))
+    assert history_rows([record_of(read)]) == history_rows(map(record_of, paired(written)))
     of_written = paired(written)[0]
     assert [job.settings for job in read.trained] == [job.settings for job in of_written.trained]
 
@@ -150,7 +135,7 @@ def test_a_result_without_scores_of_its_weights_is_named(
 def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeResult) -> None:
     gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, device_name="Some GPU", accuracy=0.5)
     answer = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu))
-    assert (answer.experiment, answer.missing) == ("small-mlp", None)
+    assert (answer.job.name, answer.job.why_no_gpu) == ("small-mlp", None)
     assert (
         "An epoch takes 500 ms on Some GPU and 3 s on Some CPU: 6.0x faster (5.0 to 7.2); the "
         "GPU is faster."
@@ -238,7 +223,7 @@ def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None
 
 def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) -> None:
     found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=REASON)))
-    assert found.missing == "Only the CPU trained here (no accelerator: cuda: no driver)."
+    assert found.job.why_no_gpu == REASON
     assert found.answer == "No, don't rent: 30 s here, and setting up a machine takes 5 min."
     assert found.details[0] == (
         "Trained on Some CPU to 75.00% test accuracy in 30 s, 2.5 s of that start-up."

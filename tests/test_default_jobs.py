@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
+from outputs import verdict
 from result_files import (
     job_of,
     made_up_attribution,
@@ -22,7 +23,6 @@ from result_files import (
 
 from photofinish.answer.decision import Decision, decide, decide_all
 from photofinish.config.loader import Params, read_params
-from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import Operations, SteadyState, StepParts
 from photofinish.results.references import Reference, read_references

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from conftest import MakeExperiment, MakeResult
 from dvc.utils.hydra import apply_overrides
+from outputs import comparison_rows, record_of, verdict
 from result_files import (
     BUSY,
     in_turns,
@@ -26,11 +27,11 @@ from result_files import (
 )
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
+from photofinish.answer.record import RunRecord, run_record
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.step_costs import fixed_share
 from photofinish.config.experiment import Experiment
-from photofinish.reporting import causes, sentences
-from photofinish.reporting.comparison_rows import comparison_rows
+from photofinish.reporting import causes
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
@@ -222,6 +223,11 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     assert only(diagnose(job_of(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
 
+def recorded(result: TrainedRecords) -> RunRecord:
+    run = job_of(result)
+    return run_record(run, diagnose(run))
+
+
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 """16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
@@ -237,18 +243,19 @@ HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 def test_figures_that_show_no_cause_name_none(
     slow: Change, measured: dict[str, Any], why: str
 ) -> None:
-    found = only(diagnose(job_of(slow(**measured))))
+    run = recorded(slow(**measured))
+    (found,) = run.causes
     assert (found.of, found.cause, found.remedies) == ("an epoch", "not known", ())
-    assert why in causes.cause(found)
+    assert why in causes.cause(run, found)
 
 
 def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -> None:
     result = slow(timings={"measured_load": (BUSY,)})
     pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
-    assert isinstance(where_a_step_goes(pair), Picture)
+    assert isinstance(where_a_step_goes(record_of(pair)), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
     assert only(diagnose(job_of(result))).likely == "compute-bound"
-    assert causes.short_cause(pair, "cpu") == "probably 91% of each step is compute"
+    assert causes.short_cause(record_of(pair).cpu) == "probably 91% of each step is compute"
 
 
 @pytest.mark.parametrize(
@@ -386,16 +393,17 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     change: str,
     gain: tuple[float, float] | None,
 ) -> None:
-    found = only(diagnose(job_of(slow(**measured))))
+    result = slow(**measured)
+    found, (known,) = only(diagnose(job_of(result))), recorded(result).causes
     assert (found.of, found.cause) == ("an epoch", cause)
     if not found.remedies:
         assert found.no_remedy == change
-        assert causes.advice(found).startswith("No setting to suggest: ")
+        assert causes.advice(known).startswith("No setting to suggest: ")
     else:
         line = causes.remedy_line(found.remedies[0])
         assert line.endswith(f".{change}")
         assert found.remedies[0].predicted == (gain and pytest.approx(gain))
-        assert causes.advice(found).startswith(f"Try `{line}`: ")
+        assert causes.advice(known).startswith(f"Try `{line}`: ")
 
 
 def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
@@ -403,11 +411,12 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
 ) -> None:
     job = {"startup_seconds": 24.0, "total_seconds": 44.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
-    found, _ = diagnose(job_of(cpu))
-    assert causes.cause(found) == "start-up is 55% of the job's 44 s"
+    run = recorded(cpu)
+    found, _ = run.causes
+    assert causes.cause(run, found) == "start-up is 55% of the job's 44 s"
     assert causes.advice(found).startswith("No setting to suggest: ")
     pair = pair_of(cpu, make_result(device="gpu"))
-    picture: Any = where_a_step_goes(pair)
+    picture: Any = where_a_step_goes(record_of(pair))
     parts = "loading 90%, copying 0%, forward 3%, backward 5%, optimizer 2% and rest 0%"
     assert parts in picture.description
     assert picture.note == ""
@@ -419,10 +428,10 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
     captured |= resident(10)
     gpu = slow(device="gpu", waiting=0.09, settings={"input": LOADER}, timings=captured)
     pair = pair_of(cpu, gpu)
-    picture = where_a_step_goes(pair)
+    picture = where_a_step_goes(record_of(pair))
     assert picture.note == say("in graphs")
     assert "loading 90% | 90%" in picture.description
-    text = text_of(sentences.verdict(pair))
+    text = text_of(verdict(pair))
     assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: makes the job" in text
 

@@ -20,6 +20,7 @@ import torch
 import yaml
 from conftest import ROOT, CustomFiles
 from in_process import train_and_evaluate
+from outputs import verdict
 from PIL import Image
 from result_files import read_pair
 from services import WARNS
@@ -27,7 +28,6 @@ from services import WARNS
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
 from photofinish.reporting.report import FILES
-from photofinish.reporting.sentences import verdict
 from photofinish.results import records
 from photofinish.tracking.documents import TAG_BUSY
 from photofinish.tracking.store import Store

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeResult
+from outputs import record_of, verdict
 from result_files import (
     changed_history,
     job_of,
@@ -26,7 +27,7 @@ from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
-from photofinish.reporting.sentences import layer_finding, verdict
+from photofinish.reporting.sentences import layer_finding
 from photofinish.reporting.tables import parity_table
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.trained import Predictions
@@ -320,7 +321,7 @@ def test_networks_that_draw_are_compared_by_their_scores(
     found = parity(cpu, gpu)
     assert (found.likeness, found.first_divergence) == ("not shown", None)
     pair = pair_of(cpu, with_record(gpu, device="gpu"))
-    assert "not comparable" in [row["verdict"] for row in parity_table(pair)]
+    assert "not comparable" in [row["verdict"] for row in parity_table(record_of(pair))]
 
 
 def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -> None:

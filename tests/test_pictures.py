@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from conftest import MakeResult
+from outputs import record_of
 from result_files import (
     STEP,
     changed_history,
@@ -21,7 +22,6 @@ from result_files import (
 from test_default_jobs import cpu_result, shipped
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import decide
 from photofinish.answer.grid import Cell, Grid
 from photofinish.config.compare import Comparing
 from photofinish.reporting.answer_words import action_text
@@ -41,7 +41,7 @@ def texts(picture: Picture) -> list[str]:
 
 def drawn(pair: Comparison) -> dict[str, Picture]:
     """Return a job's pictures by their questions."""
-    return {each.caption: each for each in job_pictures(pair, decide(pair))}
+    return {each.caption: each for each in job_pictures(record_of(pair))}
 
 
 def default_job(
@@ -56,7 +56,7 @@ def test_renting_pays_from_as_many_runs_as_the_answer_says(make_result: MakeResu
     step = STEP.model_copy(update={"flops": 10**13})  # which takes a T4 1.2 s by estimate
     cpu = trained(make_result, epoch_seconds=(89.4,) * 5, total_seconds=450.0)
     pair = pair_of(with_timings(cpu, operations=step), settings=Comparing(accelerators=("T4",)))
-    picture, action = drawn(pair)["When does renting pay?"], action_text(pair, decide(pair))
+    picture, action = drawn(pair)["When does renting pay?"], action_text(record_of(pair))
     assert re.fullmatch(r"Renting pays off after \d+-\d+ runs\.", picture.note)
     assert picture.note in action
     assert {"runs", "on this CPU", "T4 with setup"} <= set(texts(picture))

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import warm_python
 from conftest import ROOT, MakeResult, run_command
+from outputs import verdict
 from result_files import (
     BUSY,
     STEP,
@@ -35,17 +36,19 @@ from result_files import (
 )
 from test_default_jobs import MEASURED, cpu_result, shipped
 
-from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.decision import decide, decide_all
-from photofinish.commands.ask import print_answers
+from photofinish.answer.comparison import (
+    Comparison,
+    compare,
+)
+from photofinish.answer.decision import decide
+from photofinish.answer.record import answer_record
+from photofinish.commands.ask import job_answer, print_answers
 from photofinish.config.compare import ComparePlan, Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
 from photofinish.files import write_json_atomically
 from photofinish.reporting import report_page
 from photofinish.reporting.answers import Answers
-from photofinish.reporting.ask_files import JobAnswer
 from photofinish.reporting.report_page import page_of
-from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, TimedPart
 from photofinish.results.job import JobPair
 from photofinish.results.measured import (
@@ -276,7 +279,7 @@ def test_answers_read_as_they_did(
         jobs = [read_experiment(name, folder / "results" / name) for name in plants]
         jobs = with_references(jobs, read_references(folder / "reference", "all"))
         pairs = [compare(each, Comparing(**settings)) for each in jobs]
-        answers = page_of(pairs, decide_all(pairs)).answers
+        answers = page_of(answer_record(pairs)).answers
         texts.append(f"# {title}\n{answers.summary}\n{answers}")
     for seconds, gpu_seconds, share in ((51.0, 0, 0.1), (3600.0, 0, 0.5), (125.0, 10.0, 0.1)):
         runs = [job(make_result, "train.py", seconds, operations=HOUR_STEP)]
@@ -286,7 +289,7 @@ def test_answers_read_as_they_did(
         cpu, gpu = [*map(job_of_script, runs), None][:2]
         both = JobPair(cpu, gpu, None if gpu else "no GPU found")
         pair = compare(both, Comparing(accelerators=("T4", "L4")))
-        print_answers([JobAnswer(WholeJob("its whole run", 5, 100.0), pair, decide(pair), {})])
+        print_answers([job_answer(WholeJob("its whole run", 5, 100.0), pair, decide(pair), {})])
         texts.append(f"# photofinish ask\n{capsys.readouterr().out.strip()}")
     for apart in (0.01, 0.1, 0.3):
         lines = verdict(with_seeds_on_both(make_result, apart)).lines

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
+from outputs import record_of
 from result_files import (
     BUSY,
     DeviceResult,
@@ -143,7 +144,7 @@ def test_the_references_here_are_of_both_devices() -> None:
 def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     here: list[DeviceResult], gpu_elsewhere: TrainedRecords
 ) -> None:
-    (row,) = references_table(paired(here, None, [recorded(gpu_elsewhere)])[0])
+    (row,) = references_table(record_of(paired(here, None, [recorded(gpu_elsewhere)])[0]))
     assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
     assert row["speed-up"] == "6.0x"
     assert "75.00% test accuracy" in row["test"]
@@ -190,7 +191,7 @@ def test_a_record_of_another_seed_shows_times_and_no_score(
     here: list[DeviceResult], gpu_elsewhere: TrainedRecords
 ) -> None:
     other = recorded(with_settings(gpu_elsewhere, seed=1))
-    (row,) = references_table(paired(here, None, [other])[0])
+    (row,) = references_table(record_of(paired(here, None, [other])[0]))
     assert row["speed-up"] == "6.0x"
     assert "accuracy" not in row["test"]
 
@@ -355,7 +356,7 @@ def test_a_model_is_compared_with_a_record_by_what_it_has(make_result: MakeResul
         ]
         changed = {"first_step": first_step, "history": (*history, *whole.history[len(history) :])}
         (pair,) = paired([cpu], None, [whole.model_copy(update=changed)])
-        return model_text(pair)
+        return model_text(record_of(pair))
 
     step = gpu.first_step
     assert step

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeExperiment, MakeResult
+from outputs import record_of, verdict
 from result_files import STEP as SMALL_STEP
 from result_files import made_up_attribution, pair_of, text_of, trained, with_record, with_timings
 
@@ -16,13 +17,11 @@ from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.decision import decide
 from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
 from photofinish.answer.prices import price_of
-from photofinish.commands.ask import print_answers
+from photofinish.commands.ask import job_answer, print_answers
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.config.experiment import LoaderInput
-from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.ask_files import JobAnswer
+from photofinish.reporting.answers import answer_of
 from photofinish.reporting.ask_lines import bars
-from photofinish.reporting.sentences import verdict
 from photofinish.results import TimedPart
 from photofinish.results.job import JobPair, JobScript
 from photofinish.results.measured import TrainedRecords
@@ -162,14 +161,14 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
     pair = make_pair(extra_seconds=3600.0, accelerators=names, prices=listed)
     decision = decide(pair)
     assert decision.gpu_name == "T4"
-    gpus = [line.split()[0] for line in bars(pair, decision)[1:-1]]
+    gpus = [line.split()[0] for line in bars(record_of(pair))[1:-1]]
     assert gpus[0] == "T4"
     assert len(gpus) == len(set(gpus)) == 4  # the answer's, and the fastest
 
 
 def test_memory_that_fits_is_told_in_the_unit_of_the_gpus(make_pair: MakePair) -> None:
     pairs = [make_pair(step, 3600.0, accelerators=("T4",)) for step in (SMALL_STEP, STEP)]
-    small, large = (bars(pair, decide(pair))[1] for pair in pairs)
+    small, large = (bars(record_of(pair))[1] for pair in pairs)
     assert small.endswith("fits (under 0.1 of 16 GiB)")
     assert large.endswith("fits (5 of 16 GiB)")
 
@@ -179,7 +178,7 @@ def test_why_there_are_no_estimates_is_said_once(
 ) -> None:
     for seconds in (0.0, 3600.0):  # too short to rent, and open
         pair = make_pair(None, seconds, accelerators=("T4",))
-        print_answers([JobAnswer(WholeJob("job", 5, 38.0), pair, decide(pair), {})])
+        print_answers([job_answer(WholeJob("job", 5, 38.0), pair, decide(pair), {})])
         assert capsys.readouterr().out.lower().count("several processes") == 1
 
 
@@ -237,11 +236,11 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost(
     factors = slow_steps / job_seconds, slow_cpu / slow_steps, slow / slow_cpu
     off = math.hypot(*map(math.log, factors))  # their causes are independent
     assert on_t4.estimate.job.interval[1] == pytest.approx(job_seconds * math.exp(off))
-    first, *_ = answer_record(pair, verdict(pair)).candidates
+    first, *_ = answer_of(verdict(pair)).candidates
     assert first.cost == pytest.approx(job_seconds / 1000)
     assert on_m1.estimate is None
     in_euros = make_pair(accelerators=("T4",), prices=Prices(currency="EUR"))
-    (without_price,) = answer_record(in_euros, verdict(in_euros)).candidates
+    (without_price,) = answer_of(verdict(in_euros)).candidates
     assert without_price.job_seconds
     assert without_price.cost is None
 

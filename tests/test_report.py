@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 from conftest import ROOT, MakeResult
+from outputs import record_of, write_report
 from result_files import changed_history, job_of, pair_of, paired, trained
 from training_stage import contents
 
@@ -23,10 +24,12 @@ import photofinish
 from photofinish.answer.candidates import About
 from photofinish.answer.comparison import Comparison, compare
 from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.record import answer_record
 from photofinish.answer.remedies import Gain, Remedy
 from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
-from photofinish.reporting.report import FILES, write_for_dvc, write_report
+from photofinish.reporting.report import FILES, write_for_dvc
+from photofinish.reporting.tables import COLUMNS
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job import JobPair
 from photofinish.results.pass_times import StepsTaken
@@ -262,6 +265,8 @@ def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
     assert tables["history"]["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
     assert tables["confusion"]["images"].sum() == 16
     assert set(tables) == {"comparison", "history", "confusion"}
+    for figures in record_of(pair[0]).figures.values():
+        assert {*figures} <= {column.name for column in COLUMNS}
     answers = json.loads((tmp_path / "first/answers.json").read_text(encoding="utf-8"))
     speedups = answers["answers"]["small-mlp"]["speedups"]
     assert speedups[1] == {
@@ -273,7 +278,7 @@ def test_equal_results_give_an_equal_report_and_csv_with_every_digit(
 
 
 def test_sentences_stand_in_the_table_of_templates_alone_and_each_is_used() -> None:
-    sources = {path: path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.py")}
+    sources = {path: path.read_text(encoding="utf-8") for path in SOURCES.rglob("*.[pj][y2]")}
     words: set[str] = set()
     for path, source in sources.items():
         if path.parent.name == "reporting" and path.name != "templates.py":
@@ -345,8 +350,9 @@ def test_a_loss_that_is_not_finite_is_left_out_everywhere(
         scores=cpu.scores.model_copy(update={"test_loss": float("nan")}),
         history=changed_history(cpu, validation_loss=[float("nan")] * 3),
     )
-    write_report([pair_of(diverged)], tmp_path)
-    write_for_dvc([pair_of(diverged)], tmp_path, tmp_path / "metrics", tmp_path / "plots")
+    pair = pair_of(diverged)
+    write_report([pair], tmp_path)
+    write_for_dvc(answer_record([pair]), tmp_path, tmp_path / "metrics", tmp_path / "plots")
     metrics = json.loads((tmp_path / "metrics" / "small-mlp.json").read_text(encoding="utf-8"))
     assert "test_loss" not in metrics["cpu"]
     assert pd.read_csv(tmp_path / "comparison.csv")["test_loss"].isna().all()

@@ -9,12 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from conftest import MakeResult
+from outputs import comparison_rows, verdict
 from result_files import changed_history, job_of, pair_of, text_of, trained, with_record, with_seeds
 
 from photofinish.answer.parity import parity
 from photofinish.config.compare import Comparing
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.trained import Predictions
 

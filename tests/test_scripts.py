@@ -16,6 +16,7 @@ import torch
 import warm_python
 import yaml
 from conftest import CustomFiles
+from outputs import verdict
 from result_files import text_of
 from torch import nn
 from watched_scripts import figures_of, process_of, recorded
@@ -33,7 +34,7 @@ from photofinish.inside.script_step import ScriptStep
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.checks import check_paths
 from photofinish.planning.plan import keep_results_of
-from photofinish.reporting.sentences import Verdict, verdict
+from photofinish.reporting.sentences import Verdict
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from conftest import MakeExperiment, MakeResult
+from outputs import record_of, verdict
 from result_files import job_of, pair_of, read_pair, text_of, trained, with_seeds
 from training_process import measure_here, train_here
 
@@ -22,8 +23,8 @@ from photofinish.config.metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.answer_records import answer_record
-from photofinish.reporting.sentences import chance, verdict
+from photofinish.reporting.answers import answer_of
+from photofinish.reporting.sentences import chance
 from photofinish.reporting.tables import seeds_table
 from photofinish.results import records
 from photofinish.results.trained import SeedRun, SeedScores
@@ -131,7 +132,7 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     assert pair.cpu.trained
     scores = [pair.cpu.trained.scores, *pair.cpu.trained.scores.seeds]
     accuracies = [cast("float", each.test_accuracy) for each in scores]
-    table = {row["of"]: row for row in seeds_table(pair)}
+    table = {row["of"]: row for row in seeds_table(record_of(pair))}
     assert table["test accuracy"]["mean"] == f"{statistics.fmean(accuracies):.2%}"
     assert table["epochs to 0.01 validation accuracy"]["mean"] == "1.0"
     details = [each for each in verdict(pair).details if each.startswith("Over 3 seeds, the test")]
@@ -162,16 +163,10 @@ def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: 
         "Over 3 seeds, the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
     ) in text_of(verdict(pair))
-    seeds = answer_record(pair, verdict(pair)).seeds
+    seeds = answer_of(verdict(pair)).seeds
     assert [each.device for each in seeds] == ["cpu"] * 3 + ["gpu"] * 3
-    assert [each.score.value for each in seeds if each.score] == [
-        0.80,
-        0.84,
-        0.88,
-        0.83,
-        0.87,
-        0.91,
-    ]
+    scores = [each.score.value for each in seeds if each.score]
+    assert scores == [0.80, 0.84, 0.88, 0.83, 0.87, 0.91]
 
 
 def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:

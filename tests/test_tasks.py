@@ -13,10 +13,12 @@ import pandas as pd
 import pytest
 import torch
 from conftest import PARTS, CustomFiles, MakeExperiment, MakeRun
+from outputs import verdict, write_report
 from result_files import read_pair, text_of
 from torch import nn
 from training_process import measure_here, train_here
 
+from photofinish.answer.record import answer_record
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loss_settings import CustomLoss
 from photofinish.config.metrics import Metric
@@ -27,8 +29,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.evaluation.scores import scores_of_labels, scores_of_values
 from photofinish.files import sha256_of_file, to_json, write_bytes_atomically
-from photofinish.reporting.report import write_for_dvc, write_report
-from photofinish.reporting.sentences import verdict
+from photofinish.reporting.report import write_for_dvc
 from photofinish.results import records
 from photofinish.results.trained import DEVICE_LABELS
 from photofinish.training.losses import Loss
@@ -213,8 +214,9 @@ def test_a_training_on_values_or_labels_is_reported(
     pair = read_pair("small", results)
     assert pair.compared
     assert pair.parity.likeness == "identical"
-    write_report([pair], tmp_path / "report")
-    write_for_dvc([pair], tmp_path / "report", tmp_path / "metrics", tmp_path / "plots")
+    folders = [tmp_path / name for name in ("report", "metrics", "plots")]
+    write_report([pair], folders[0])
+    write_for_dvc(answer_record([pair]), *folders)
     history = pd.read_csv(tmp_path / "report" / "history.csv")
     assert history["training_loss"].iloc[2] < history["training_loss"].iloc[0]
     assert history["validation_accuracy"].isna().all() == (task == "values")

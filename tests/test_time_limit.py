@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
+from outputs import comparison_rows, verdict
 from result_files import job_of, pair_of, text_of, trained, with_record, with_timings, write_result
 from training_process import train_here
 from training_stage import TrainingStage, contents
@@ -27,8 +28,6 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
-from photofinish.reporting.comparison_rows import comparison_rows
-from photofinish.reporting.sentences import verdict
 from photofinish.results import EpochTiming, records
 from photofinish.results.measured import TrainedRecords
 from photofinish.runs.run import Run, epochs_in_time
@@ -175,7 +174,7 @@ def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
     stopping = {"early_stopping": EarlyStopping(patience=5)}
     experiment = cpu.record.experiment.model_copy(update=stopping)
     found = verdict(pair_of(with_record(cpu, experiment=experiment)))
-    here, planned = found.decision.worth.here, decide(pair_of(cpu)).worth.here
+    here, planned = found.job.decision.worth.here, decide(pair_of(cpu)).worth.here
     assert here.seconds == planned.seconds
     assert here.interval[0] < cpu.times.total_seconds < planned.interval[0]
     assert here.interval[1] == planned.interval[1]

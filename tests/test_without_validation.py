@@ -9,6 +9,7 @@ import pytest
 import yaml
 from conftest import MakeExperiment, MakeTrainer, network_with_state
 from in_process import train_and_evaluate
+from outputs import write_report
 from result_files import read_pair
 
 from photofinish.config.compare import Comparing
@@ -16,7 +17,6 @@ from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.reporting.report import write_report
 from photofinish.results import records
 from photofinish.results.learned import weights_of
 from photofinish.tracking.documents import training_document

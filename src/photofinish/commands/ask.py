@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from photofinish.answer.comparison import compare
-from photofinish.answer.decision import decide
+from photofinish.answer.comparison import Comparison, compare
+from photofinish.answer.decision import Decision, decide
 from photofinish.answer.estimates import CONTEXT_SECONDS
+from photofinish.answer.record import job_record
 from photofinish.commands.ask_options import Terms
 from photofinish.commands.pipeline import print_answer
 from photofinish.config.compare import Comparing
@@ -18,20 +19,22 @@ from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
 from photofinish.reporting.answer_words import legend
-from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
 from photofinish.reporting.ask_lines import (
-    answer_lines,
+    AskFiles,
+    JobAnswer,
     bars,
     repaid_line,
     seen_line,
     step_line,
     suggestion,
+    write_job_answers,
 )
 from photofinish.reporting.causes import stall_lines
+from photofinish.reporting.sentences import verdict
 from photofinish.results.job import JobPair
 from photofinish.results.measured import Measured
 from photofinish.results.measured_jobs import measured_job
-from photofinish.results.trained import DEVICE_LABELS
+from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
@@ -102,11 +105,23 @@ def ask_command(
         there = [compare(_jobs(job, both, first), settings) for both in rented]
         pair = compare(_jobs(job, records, first, why_no_gpu), settings, there)
         of_devices = dict(zip(DEVICE_LABELS, records, strict=False))
-        answers.append(JobAnswer(job, pair, decide(pair, limits.training_seconds), of_devices))
+        decision = decide(pair, limits.training_seconds)
+        answers.append(job_answer(job, pair, decision, of_devices))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
     return answers, any(run.status for run in runs)
+
+
+def job_answer(
+    job: WholeJob,
+    pair: Comparison,
+    decision: Decision,
+    records: Mapping[DeviceLabel, Measured] | None = None,
+) -> JobAnswer:
+    """Return the answer for a job, with the record of each device for the file."""
+    measured = {device: run.model_dump(mode="json") for device, run in (records or {}).items()}
+    return JobAnswer(job, job_record(pair, decision), measured)
 
 
 def print_answers(
@@ -115,21 +130,20 @@ def print_answers(
     """Print the answers, the picture of the last and longest job, and the legend."""
     texts: list[str] = []
     for answer in answers:
-        is_experiment = answer.pair.cpu.settings is not None
-        length = f", {counted(round(answer.job.epochs), 'epoch')}" if is_experiment else ""
+        epochs = counted(round(answer.job.epochs), "epoch")
+        length = "" if answer.record.is_script else f", {epochs}"
         texts += ["", f"{answer.job.name}{length}:"]
-        texts += answer_lines(answer, command)
-    last = answers[-1]
-    pair = last.pair
-    texts += bars(pair, last.decision)
-    texts += [line for run in pair.trained if (line := step_line(run))]
-    if last.job.is_hour and (repaid := repaid_line(last)):
+        texts += verdict(answer.record, command).lines
+    last, watched = answers[-1].record, runs[0] if runs else None
+    texts += bars(last)
+    texts += [line for run in last.runs if (line := step_line(run))]
+    if answers[-1].job.is_hour and (repaid := repaid_line(answers[-1])):
         texts.append(repaid)
-    texts += suggestion(pair, last.decision, runs[0] if runs else None)
-    texts += stall_lines(pair, last.decision)
-    texts.append(seen_line(pair.cpu, runs[0] if runs else None))
-    both = [(answer.pair, answer.decision) for answer in answers]
-    print_answer("\n".join([*texts, *legend(both, texts, is_asked=True)]))
+    texts += suggestion(last, watched)
+    texts += stall_lines(last)
+    texts.append(seen_line(last.cpu, watched))
+    jobs = [answer.record for answer in answers]
+    print_answer("\n".join([*texts, *legend(jobs, texts, is_asked=True)]))
 
 
 def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Watched:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide_all
+from photofinish.answer.grid import Grid, grid
 from photofinish.commands import pipeline
-from photofinish.commands.ask import ask_command, print_answers
+from photofinish.commands.ask import ask_command, job_answer, print_answers
 from photofinish.commands.ask_options import Terms, print_start
 from photofinish.config.base import read_plan
 from photofinish.config.compare import ComparePlan
@@ -20,7 +21,7 @@ from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
 from photofinish.errors import EXIT_FAILED, ConfigError, UserError
 from photofinish.machine.fingerprint import GpuTarget, Machine, mismatches, read_host
-from photofinish.reporting.ask_files import AskFiles, JobAnswer, write_job_answers
+from photofinish.reporting.ask_lines import AskFiles, JobAnswer, write_job_answers
 from photofinish.results.job import JobPair
 from photofinish.results.measured import MEASURED, Measured, NotMeasured, read_measured
 from photofinish.results.measured_jobs import job_of_experiment
@@ -50,7 +51,7 @@ def ask_experiments(
     scripts = [name for name in params.scripts if name in (names or every)]
     pipeline.run_stages(pipeline.stages_before(params, experiments))
     settings = (terms or Terms()).applied_to(read_plan(PLAN / "compare.json", ComparePlan))
-    answers = list(_sampled(experiments, limits, settings))
+    answers, of_two_settings = _sampled(experiments, limits, settings)
     for answer in answers:
         print_answers([answer])
     has_failed = len(answers) < len(experiments)
@@ -68,12 +69,14 @@ def ask_experiments(
             found, failed = [], True
         answers += found
         has_failed = has_failed or failed
-    write_job_answers(files, answers)
+    write_job_answers(files, answers, grid=of_two_settings)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
 
-def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> Iterator[JobAnswer]:
+def _sampled(
+    experiments: Sequence[str], limits: Limits, plan: ComparePlan
+) -> tuple[list[JobAnswer], Grid | None]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
     sampled = list[tuple[JobPair, dict[DeviceLabel, Measured]]]()
     for number, name in enumerate(experiments, 1):
@@ -89,11 +92,12 @@ def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> I
     references = read_references(Path("reference"), plan.references)
     jobs = with_references([pair for pair, _ in sampled], references)
     pairs = [compare(pair, plan) for pair in jobs]
-    decisions = decide_all(pairs, limits.training_seconds)
+    decisions, answers = decide_all(pairs, limits.training_seconds), []
     for pair, decision, (_, records) in zip(pairs, decisions, sampled, strict=True):
         steps = float(pair.cpu.steps_per_epoch or 1)
         job = WholeJob(pair.experiment, round(pair.cpu.epochs), steps)
-        yield JobAnswer(job, pair, decision, records)
+        answers.append(job_answer(job, pair, decision, records))
+    return answers, grid(pairs, decisions)
 
 
 def sample_on_both(name: str, seconds: float) -> tuple[JobPair, dict[DeviceLabel, Measured]]:

@@ -108,7 +108,7 @@ def ask_by_options(args: argparse.Namespace) -> None:
 
     # These take half a second, so the first line is printed before.
     from photofinish.commands.ask import ask
-    from photofinish.reporting.ask_files import AskFiles
+    from photofinish.reporting.ask_lines import AskFiles
     from photofinish.scripts.run_script import Limits
     from photofinish.scripts.script_lines import Length
 

@@ -8,16 +8,10 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 
-from photofinish.answer.candidates import Candidate, Runs, Worth
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Action, Decision, gpu_of_yours
-from photofinish.answer.uncertainty import Interval
-from photofinish.answer.word import loads_longer_than_it_starts
-from photofinish.machine.load import share_of_others
-from photofinish.reporting.causes import bound_share, how_known, remedy_line, short_cause
+from photofinish.answer.record import Candidate, Decision, Interval, JobRecord, Worth
+from photofinish.reporting.causes import how_known, remedy_line, short_cause
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
-from photofinish.results.trained import DeviceLabel
 from photofinish.wording import (
     between,
     factor,
@@ -35,30 +29,33 @@ MOST_OF_IT = 0.5
 """Least share of its time that a GPU waits if the first line says so: most of it."""
 
 
-def answer_text(pair: Comparison, decision: Decision) -> str:
+def answer_text(job: JobRecord) -> str:
     """Return the first line: a phrase, and the times here and there."""
-    worth = decision.worth
-    if pair.cpu.is_bound and worth.is_yes and worth.interval:
-        return _only_a_gpu(pair, decision)
-    kind = _kind(pair, worth)
+    decision, worth = job.decision, job.decision.worth
+    if job.gpu and job.cpu.is_bound and worth.is_yes and worth.interval:
+        least, there_seconds = factor(worth.interval[0]), job.gpu.seen_step_seconds
+        values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
+        return say("only a GPU", phrase=phrase(decision), **values)
+    kind, run = _kind(job, worth), job.gpu if job.gpu and worth.of_gpu else job.cpu
+    cause = short_cause(run)
     text = say(
         kind,
         phrase=phrase(decision),
         worth=worth,
-        here=_here(pair, worth, kind),
-        there=there_text(worth),
+        here=_here(job, worth, kind),
+        there=there_text(job),
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
-        share=bound_share(pair) if worth.about == "any GPU" else None,
+        share=job.stays_share if worth.about == "any GPU" else None,
         speedup="" if worth.terms.least_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
-        waits=_waits(pair, worth),
+        waits=_waits(job, worth),
         cost=cost_text(worth.gpu) if worth.gpu else "",
-        cause=_cause(pair, worth) if worth.reason != "arithmetic" or worth.is_yes else "",
-        unknown=_unknown(pair, worth),
+        cause=cause if worth.reason != "arithmetic" or worth.is_yes else "",
+        unknown=_unknown(job, worth, cause),
     )
-    return f"{text} {say('outdated')}" if pair.cpu.is_outdated else text
+    return f"{text} {say('outdated')}" if job.cpu.is_outdated else text
 
 
 def phrase(decision: Decision) -> str:
@@ -69,24 +66,12 @@ def phrase(decision: Decision) -> str:
     return say(f"{about}: {worth.answer}", gpu=gpu_words(worth), name=name)
 
 
-def _only_a_gpu(pair: Comparison, decision: Decision) -> str:
-    """Return the first line if no step could be timed on the CPU."""
-    worth = decision.worth
-    assert pair.gpu
-    assert worth.interval
-    steps = [part for part in pair.gpu.parts if part.holds == "steps"]
-    there_seconds = sum(part.seconds for part in steps) / sum(part.steps for part in steps)
-    here_seconds = sum(part.seconds for part in pair.cpu.parts)
-    values = {"least": factor(worth.interval[0]), "there": there_seconds, "here": here_seconds}
-    return say("only a GPU", phrase=phrase(decision), **values)
-
-
-def _kind(pair: Comparison, worth: Worth) -> str:
+def _kind(job: JobRecord, worth: Worth) -> str:
     """Return the template of the first line."""
     if worth.about == "the GPU here":
         return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
     if worth.about == "any GPU" and worth.answer == "No":
-        return "no by loading" if loads_longer_than_it_starts(pair) else "no by start-up"
+        return "no by loading" if job.loads_longer else "no by start-up"
     if worth.gpu is None:
         if worth.answer != "No":
             return "no estimate"
@@ -112,19 +97,18 @@ def cost_text(gpu: Candidate) -> str:
     return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost
 
 
-def _here(pair: Comparison, worth: Worth, kind: str) -> str:
-    """Return the time here as it stands in the first line."""
+def _here(job: JobRecord, worth: Worth, kind: str) -> str:
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
         return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
     place = say("on the CPU" if worth.about == "the GPU here" else "here")
-    return here_text(pair, worth, place)
+    return here_text(job, worth, place)
 
 
-def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
+def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
-    timings, value, interval = pair.cpu, worth.here.seconds, worth.here.interval
-    load, mark = worth.time_here, "~" * bool(timings.untimed_epochs)
-    at_most = say("at most") if timings.may_stop_early else ""
+    value, interval = worth.here.seconds, worth.here.interval
+    load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
+    at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
         kind, idle_seconds = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
         marks = {"mark": mark, "at_most": at_most}
@@ -133,17 +117,18 @@ def here_text(pair: Comparison, worth: Worth, place: str = "") -> str:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
         # A saving has the range of the time here, so that stands beside it.
         saves = saves_text(worth) and not worth.is_yes
-        has_range = mark or saves or _kind(pair, worth) in ("too short to rent", "can't tell")
+        has_range = mark or saves or _kind(job, worth) in ("too short to rent", "can't tell")
         time = f"{mark}{time}" if has_range else seconds(value)
         text = say("time at", time=time, place=place, at_most=at_most)
     if worth.jobs > 1:
         return say("of a sweep", time=text, jobs=worth.jobs)
-    has_seeds = worth.is_elsewhere and timings.seeds_seconds
+    has_seeds = worth.is_elsewhere and job.cpu.has_seeds
     return say("of all seeds", time=text) if has_seeds else text
 
 
-def there_text(worth: Worth) -> str:
+def there_text(job: JobRecord) -> str:
     """Return the time on the GPU with a machine's setup, and with its mark."""
+    worth, run = job.decision.worth, job.gpu
     if worth.gpu is None:
         return ""
     value, interval = worth.there_seconds, worth.gpu.interval_with_start
@@ -151,9 +136,8 @@ def there_text(worth: Worth) -> str:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
-    job = worth.gpu.job
-    if worth.about == "the GPU here" and job and (job.busy or not is_wide(interval)):
-        return f"{'~' * bool(job.untimed_epochs)}{seconds(value)}"
+    if worth.about == "the GPU here" and run and (run.busy or not is_wide(interval)):
+        return f"{'~' * run.is_extrapolated}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
     return _marked(span(value, interval), worth)
@@ -198,7 +182,7 @@ def saves_text(worth: Worth) -> str:
     return say("saves", gained=saving, worth=worth) if saving else ""
 
 
-def _waits(pair: Comparison, worth: Worth) -> str:
+def _waits(job: JobRecord, worth: Worth) -> str:
     """Return what a GPU would wait for during most of its time, or an empty text."""
     estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
     if estimate is None or worth.jobs > 1:
@@ -206,8 +190,8 @@ def _waits(pair: Comparison, worth: Worth) -> str:
     if estimate.startup_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
         return ""
     waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
-    if pair.cpu.settings is None:  # it may have other work between its steps, too
-        own_seconds = pair.cpu.waiting_share * pair.cpu.median_epoch_seconds
+    if job.is_script:  # it may have other work between its steps, too
+        own_seconds = job.cpu.waiting_share * job.cpu.epoch_seconds
         waiting_seconds = min(waiting_seconds, own_seconds)
     share = waiting_seconds / estimate.epoch_seconds
     if share > MOST_OF_IT:
@@ -215,59 +199,52 @@ def _waits(pair: Comparison, worth: Worth) -> str:
     return say("waits for launches") if estimate.larger_batch else ""
 
 
-def _cause(pair: Comparison, worth: Worth) -> str:
-    return short_cause(pair, "gpu" if worth.of_gpu else "cpu")
-
-
-def _unknown(pair: Comparison, worth: Worth) -> str:
+def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
     """Return what is not known, if the answer is open."""
-    if slow := pair.slow_kernels:
-        return say("slow kernels", precision=pair.cpu.precision, slow=slow)
+    if job.slow_kernels:
+        return say("slow kernels", precision=job.figures["cpu"]["precision"], slow=job.slow_kernels)
     if worth.about == "the GPU here":
-        return _cause(pair, worth)
+        return cause
     if worth.time_here.is_busy and worth.gpu:
         return ""
     if worth.gpu:
         is_known = math.isfinite(worth.gained[1])
         return saves_text(worth) if is_known else say("gain unknown")
-    operations = pair.cpu.operations
-    if operations and operations.without_formula:
-        names = ", ".join(f"`{name}`" for name in operations.without_formula)
-        return say("uncounted", names=names)
-    return pair.renting.not_counted or _no_estimate(pair)
+    if job.cpu.uncounted:
+        return say("uncounted", names=", ".join(f"`{name}`" for name in job.cpu.uncounted))
+    return job.not_counted or _no_estimate(job)
 
 
-def _no_estimate(pair: Comparison) -> str:
+def _no_estimate(job: JobRecord) -> str:
     """Return why none of the accelerators has an estimate."""
-    options = pair.renting.options
-    if not options:
+    if not job.options:
         return say("nothing recorded")
-    largest = max(options, key=lambda each: each.accelerator.memory_gib)
+    largest = max(job.options, key=lambda each: each.accelerator.memory_gib)
     if largest.fits == "no" and largest.estimate:
         needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
-    return say("none estimated", gpus=[each.accelerator.name for each in options])
+    return say("none estimated", gpus=[each.accelerator.name for each in job.options])
 
 
-def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | None = None) -> str:
+def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     """Return what to do now: one imperative, and below a No what would change it.
 
     `command` is a script's command that was asked about, empty for an experiment, None in a report.
     """
-    action, worth = decision.action, decision.worth
+    decision, action, worth = job.decision, job.decision.action, job.decision.worth
     kind: str = action.kind
     if kind == "measure again" and command is not None:
-        return say("ask again", took=pair.cpu.total_seconds)
+        return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
-        return _measure_again(pair, action.devices)
+        return _measure_again(job)
     if kind == "change a setting":
-        return _setting(pair, decision)
+        return _setting(job)
     if fewer := action.fewer:
         score = say("target reached" if fewer.is_target else "best reached", fewer=fewer)
         return say("fewer epochs", fewer=fewer, score=score, gain=factor(fewer.gain))
     if kind == "measure longer":
-        return _measure_longer(pair, action, is_asked=command is not None)
+        return _measure_longer(job, is_asked=command is not None)
     price, runs = "", runs_text(action.runs)
     if kind == "try a GPU" and action.accelerator and worth.gpu:
         kind, cost = "try a rented GPU", cost_text(worth.gpu)
@@ -279,77 +256,71 @@ def action_text(pair: Comparison, decision: Decision, command: Sequence[str] | N
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
     gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
     text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)
-    if (yours := gpu_of_yours(pair, worth)) and worth.answer == "No" and not is_wide(yours[1]):
+    if (yours := job.own_speedup) and worth.answer == "No" and not is_wide(yours[1]):
         speedup = _speedup(*yours, mark="~" * (worth.basis == "estimated"))
         text += f" {say('GPU of yours', gpu=gpu, speedup=speedup)}"
     return text
 
 
-def runs_text(runs: Runs | None) -> str:
+def runs_text(runs: tuple[int, int] | None) -> str:
     """Return after how many runs renting pays off, or an empty text."""
     if runs is None:
         return ""
     return say("runs", runs="-".join(map(str, dict.fromkeys(runs))))
 
 
-def _setting(pair: Comparison, decision: Decision) -> str:
+def _setting(job: JobRecord) -> str:
     """Return the setting to change, with its gain of the whole job."""
-    remedy = decision.action.remedy
+    remedy, (device,) = job.decision.action.remedy, job.decision.action.devices
     assert remedy
-    (device,) = decision.action.devices
-    run = pair.gpu if device == "gpu" and pair.gpu else pair.cpu
-    gain = remedy.predicted.of_job(run)
     return say(
         "change a setting",
-        setting=remedy_line(remedy, pair.experiment),
-        gain=factor(gain.middle),
-        ends=factors(gain),
-        device=run.device.upper(),
+        setting=remedy_line(remedy, job.name),
+        gain=factor(remedy.predicted.middle),
+        ends=factors(remedy.predicted),
+        device=device.upper(),
         how=how_known(remedy),
     )
 
 
-def _measure_longer(pair: Comparison, action: Action, *, is_asked: bool) -> str:
+def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
-    timings = pair.cpu
-    startup_seconds = 0.0 if is_asked else timings.startup_seconds  # --seconds is training alone
-    limit = 10 * math.ceil((startup_seconds + action.seconds) / 10)
-    more = limit - timings.total_seconds + timings.startup_seconds - startup_seconds
-    script = timings.script
-    if script and not script.has_time_limit and not is_asked:
+    run = job.cpu
+    startup_seconds = 0.0 if is_asked else run.startup_seconds  # --seconds is training alone
+    limit = 10 * math.ceil((startup_seconds + job.decision.action.seconds) / 10)
+    more = limit - run.total_seconds + run.startup_seconds - startup_seconds
+    if run.script and not run.script.has_time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 
-def _measure_again(pair: Comparison, devices: Sequence[DeviceLabel]) -> str:
+def _measure_again(job: JobRecord) -> str:
     """Return how to measure again, with the time that it took on the busy machine."""
-    took_seconds = sum(run.total_seconds for run in pair.trained if run.device in devices)
-    stage = "script" if pair.cpu.script else "train"
-    command = measure_again(f"{stage}-{device}@{pair.experiment}" for device in devices)
+    stage, devices = "script" if job.is_script else "train", job.decision.action.devices
+    took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
+    command = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
     return say("measure again", took=took_seconds, command=command)
 
 
-def summary(answers: Sequence[tuple[Comparison, Decision]]) -> str:
+def summary(jobs: Sequence[JobRecord]) -> str:
     """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
-    jobs: dict[str, list[str]] = defaultdict(list)
-    for pair, decision in answers:
-        jobs[phrase(decision)].append(pair.experiment)
-    return " ".join(say("named", phrase=each, jobs=names) for each, names in jobs.items())
+    names: dict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        names[phrase(job.decision)].append(job.name)
+    return " ".join(say("named", phrase=each, jobs=own) for each, own in names.items())
 
 
-def legend(
-    answers: Sequence[tuple[Comparison, Decision]], texts: Sequence[str], *, is_asked: bool
-) -> list[str]:
+def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -> list[str]:
     """Return what is true of several answers, such as a busy machine."""
-    busy = [pair for pair, _ in answers if any(run.busy for run in pair.trained)]
+    busy = [job for job in jobs if any(run.busy for run in job.runs)]
     lines = []
-    if any(not model_text(pair) for pair, _ in answers):
+    if any(not model_text(job) for job in jobs):
         lines.append(say("not checked"))
     if busy:
-        share = max(share_of_others(run.load) for pair in busy for run in pair.trained)
-        jobs = [pair.experiment for pair in busy] if len(answers) > 1 else []
-        lines.append(say("legend of busy", jobs=jobs, share=share))
-    for worth in (each.worth for _, each in answers if each.worth.is_elsewhere):
+        share = max(run.others_share for job in busy for run in job.runs)
+        names = [job.name for job in busy] if len(jobs) > 1 else []
+        lines.append(say("legend of busy", jobs=names, share=share))
+    for worth in (job.decision.worth for job in jobs if job.decision.worth.is_elsewhere):
         keys = say("keys of ask" if is_asked else "keys of renting")
         line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)
         if worth.terms.worth_seconds and line not in lines:

@@ -12,11 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator
 
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Decision
-from photofinish.answer.grid import Grid
-from photofinish.answer.uncertainty import Interval
-from photofinish.answer.word import of_one_training
+from photofinish.answer.record import DeviceLabel, Grid, Interval, JobRecord
 from photofinish.reporting.answer_words import gpu_words, phrase
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
@@ -31,7 +27,6 @@ from photofinish.reporting.drawing import (
     panel,
 )
 from photofinish.reporting.say import say
-from photofinish.results.trained import DeviceLabel
 from photofinish.wording import HIGH, MOST_WIDTH, is_wide, limit, seconds, times
 
 _TIMES = (0.1, 1, 10, 60, 600, 3600, 36000, 360000)
@@ -40,19 +35,19 @@ _LONGEST_NAME = 40
 
 
 @rc_context(STYLE)
-def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Picture:
+def all_jobs(jobs: Sequence[JobRecord]) -> Picture:
     """Draw each job's time here, joined to that on the GPU, on a logarithmic axis.
 
     Whiskers hold 9 of 10. The join is green where the GPU is worth it.
     """
-    figure, axes = panel(WIDTH, 0.9 + 0.4 * len(pairs))
+    figure, axes = panel(WIDTH, 0.9 + 0.4 * len(jobs))
     axes.set_xscale("log")
     descriptions = []
-    for y, (pair, decision) in enumerate(zip(pairs, decisions, strict=True)):
-        worth = of_one_training(pair, decision.worth)
-        name, here = pair.experiment[:_LONGEST_NAME], worth.here.seconds
+    for y, job in enumerate(jobs):
+        worth = job.one_training
+        name, here = job.name[:_LONGEST_NAME], worth.here.seconds
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
-        texts = [f"{pair.experiment}: {phrase(decision)}; {seconds(here)} here"]
+        texts = [f"{job.name}: {phrase(job.decision)}; {seconds(here)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
             there, setup = worth.there_seconds, worth.terms.start_seconds
             colour, label = (YES, say("picture of saving")) if worth.is_yes else (SOFT, "_")
@@ -63,13 +58,13 @@ def all_jobs(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Pict
             _dot(axes, y, there, worth.gpu.interval_with_start, "gpu", label)
             texts.append(say("described there", time=there, gpu=gpu_words(worth), setup=setup))
         _dot(axes, y, here, worth.here.interval, "cpu", say("picture of here"))
-        if not pair.compared:
+        if not job.gpu:
             label = say("infinitely fast", limit=None)
-            least = max(_TIMES[0], pair.bounds.job.measured_seconds)
+            least = max(_TIMES[0], job.stays_seconds)
             axes.vlines(least, y - 0.2, y + 0.2, INK, ":", label=label, linewidth=1)
             texts.append(say("infinitely fast", limit=least))
         descriptions.append(", ".join(texts))
-    axes.set_ylim(len(pairs) - 0.5, -0.7)
+    axes.set_ylim(len(jobs) - 0.5, -0.7)
     axes.set_xlim(*np.multiply(axes.get_xlim(), (0.5, 2)))  # so that a decade is marked
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)

@@ -1,33 +1,31 @@
-"""Answers of `photofinish ask` as text, with bars of times and of a step."""
+"""Answers of `photofinish ask`: text with bars of times and of a step, JSON and a page."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from photofinish.answer.candidates import Candidate
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Decision
-from photofinish.answer.estimates import LAUNCH_SECONDS
-from photofinish.answer.prices import SECONDS_AN_HOUR
-from photofinish.answer.step_costs import shares, step_share_seconds
-from photofinish.reporting.answer_words import (
-    MOST_OF_IT,
-    action_text,
-    answer_text,
-    cost_text,
-    gpu_words,
-    there_text,
+from photofinish.answer.record import (
+    SECONDS_AN_HOUR,
+    Candidate,
+    DeviceLabel,
+    Findings,
+    Grid,
+    JobRecord,
+    RunRecord,
 )
-from photofinish.reporting.ask_files import JobAnswer
-from photofinish.reporting.model_words import model_text
+from photofinish.files import to_json, write_text_atomically
+from photofinish.reporting.answer_words import MOST_OF_IT, cost_text, gpu_words, there_text
+from photofinish.reporting.answers import answer_of
 from photofinish.reporting.say import say
-from photofinish.reporting.sentences import SHORT_PARTS
-from photofinish.results.job import Job
+from photofinish.reporting.sentences import SHORT_PARTS, verdict
 from photofinish.scripts.run_script import Watched
-from photofinish.wording import between, counted, gibibytes, is_wide, seconds
+from photofinish.scripts.script_record import WholeJob
+from photofinish.wording import between, gibibytes, is_wide, seconds
 
 _MOST_GPUS = 4
 _FEW_STEPS = 5
@@ -37,6 +35,21 @@ _MUCH_WAITING = 0.1
 _BAR = 40
 """Width of the longest bar."""
 _START, _JOB, _UNSURE = "░", "█", "▒"
+
+
+@dataclass(frozen=True)
+class JobAnswer:
+    job: WholeJob
+    record: JobRecord
+    measured: Mapping[DeviceLabel, Any]
+    """Records of the devices, as JSON."""
+
+
+class AskFiles(NamedTuple):
+    """Files to write, if any."""
+
+    json: Path | None = None
+    html: Path | None = None
 
 
 class _DrawnBar(NamedTuple):
@@ -52,18 +65,35 @@ class _DrawnBar(NamedTuple):
     """True if its interval is so wide that the bar is shaded."""
 
 
-def answer_lines(answer: JobAnswer, command: Sequence[str] = ()) -> Iterator[str]:
-    pair, decision = answer.pair, answer.decision
-    action = action_text(pair, decision, command)
-    yield answer_text(pair, decision)
-    yield say("next", action=action, model=model_text(pair))
+def write_job_answers(
+    files: AskFiles,
+    answers: Sequence[JobAnswer],
+    command: Sequence[str] = (),
+    grid: Grid | None = None,
+) -> None:
+    """Write answers and records as JSON, and the page. `command` is the script's, if it is one."""
+    if files.json:
+        as_json = [
+            {
+                "job": asdict(each.job),
+                "answer": answer_of(verdict(each.record, command)).model_dump(mode="json"),
+                "records": each.measured,
+            }
+            for each in answers
+        ]
+        write_text_atomically(files.json, to_json(as_json))
+    if files.html:
+        from photofinish.reporting.report_page import page_of
+
+        page = page_of(Findings(tuple(each.record for each in answers), grid), command)
+        write_text_atomically(files.html, page.html)
 
 
 def repaid_line(hour: JobAnswer) -> str | None:
     """Return from how much training on a GPU pays off, by the answer for an hour, or None."""
-    compared, worth = hour.pair.compared, hour.decision.worth
-    if compared and compared.break_even:
-        least_seconds = SECONDS_AN_HOUR * compared.break_even.epochs / hour.job.epochs
+    job, worth = hour.record, hour.record.decision.worth
+    if job.break_even:
+        least_seconds = SECONDS_AN_HOUR * job.break_even.epochs / hour.job.epochs
         is_later = _LEAST_REPAID_SECONDS < least_seconds < math.inf
         return say("own repaid", after=least_seconds) if is_later else None
     if worth.gpu is None or not worth.terms.start_seconds:
@@ -76,19 +106,18 @@ def repaid_line(hour: JobAnswer) -> str | None:
     return say("setup repaid", gpu=gpu_words(worth), after=after, never=never)
 
 
-def bars(pair: Comparison, decision: Decision) -> list[str]:
+def bars(job: JobRecord) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
-    worth = decision.worth
-    mark = "~" if pair.cpu.untimed_epochs else ""
-    mark = "over " if pair.cpu.is_bound else mark
-    here_seconds = pair.cpu.whole_seconds
-    here = _DrawnBar("this CPU", 0.0, here_seconds, f"{mark}{seconds(here_seconds)}")
+    decision, worth, run = job.decision, job.decision.worth, job.cpu
+    mark = "~" if run.is_extrapolated else ""
+    mark = "over " if run.is_bound else mark
+    here = _DrawnBar("this CPU", 0.0, run.whole_seconds, f"{mark}{seconds(run.whole_seconds)}")
     rows = [here._replace(is_unsure=is_wide(worth.here.interval))]
     if decision.is_here and worth.gpu:
         there, is_sure = worth.gpu.time.seconds, not is_wide(worth.gpu.time.interval)
-        row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(worth) if is_sure else "")
+        row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(job) if is_sure else "")
         rows.append(row._replace(is_unsure=not is_sure))
-    rows += [] if decision.is_here else map(_row, _best(pair, decision))
+    rows += [] if decision.is_here else map(_row, _best(job))
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
@@ -106,13 +135,13 @@ def bars(pair: Comparison, decision: Decision) -> list[str]:
     return [*lines, f"  {say('bars', setup=setup, unsure=unsure)}"] if setup or unsure else lines
 
 
-def _best(pair: Comparison, decision: Decision) -> list[Candidate]:
+def _best(job: JobRecord) -> list[Candidate]:
     """Return the GPU of the answer, the cheapest others, and the fastest of the rest.
 
     GPUs whose times are known too vaguely are left out.
     """
-    known = [each for each in pair.candidates if not is_wide(each.interval_with_start)]
-    known.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
+    known = [each for each in job.candidates if not is_wide(each.interval_with_start)]
+    known.sort(key=lambda each: (each.name != job.decision.gpu_name, each.value))
     cheap = known[: _MOST_GPUS - 1]
     others = [each for each in known if each not in cheap]
     return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]
@@ -130,54 +159,44 @@ def _row(gpu: Candidate) -> _DrawnBar:
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
 
 
-def step_line(run: Job) -> str | None:
+def step_line(run: RunRecord) -> str | None:
     """Return the parts of a step, which add up to the step, or None if they are not known."""
-    step_seconds, parts = step_share_seconds(run), shares(run)
-    if not step_seconds or not parts:
+    if not run.step_share_seconds or not run.shares:
         return None
     device = re.sub(r"\((R|TM)\)", "", run.device_name)
-    texts = [say("step bar", device=device, step=step_seconds)]
-    for part, share in parts.items():
+    texts = [say("step bar", device=device, step=run.step_share_seconds)]
+    for part, share in run.shares.items():
         bar = _JOB * round(20 * share) or "▏"
         texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share >= 0.005 else []
     return f"  {' '.join(texts)}"
 
 
-def seen_line(run: Job, watched: Watched | None) -> str:
+def seen_line(run: RunRecord, watched: Watched | None) -> str:
     """Return what was seen of a job, and what was not seen and is not counted."""
-    done, _, unit = run.timed
-    steps = watched.figures.steps if watched and watched.figures else round(done)
+    figures = watched.figures if watched else None
     unseen = []
-    if watched and watched.figures and not watched.figures.validation_step_seconds:
+    if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
-    if (run.settings and run.settings.stops_early) or watched:
+    if run.stops_early or watched:
         unseen.append(say("unseen stop"))
     if watched and watched.status != 0:
         unseen.append(say("unseen end"))
     if run.is_bound:
         return say("watched none")
-    seen = say("watched", count=counted(steps, "step" if watched else unit))
-    if watched and steps < _FEW_STEPS:
+    seen = say("watched", count=run.done)
+    if watched and watched.figures and watched.figures.steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
-    script = run.script
-    seen += f" {say('mapped', script=script)}" if script and script.cuda_at else ""
+    seen += f" {say('mapped', script=run.script)}" if run.script and run.script.cuda_at else ""
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen
 
 
-def _launching_share(gpu: Job) -> float:
-    """Return the least share of a step that launching takes, or 0 if the GPU's work hides it."""
-    script, counted = gpu.script, gpu.operations
-    if not (script and counted) or script.idle_share < MOST_OF_IT:
-        return 0.0
-    return min(1.0, counted.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
-
-
-def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) -> Iterator[str]:
+def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
     """Yield what a script lacks for a GPU or for its waits, and why there are no estimates.
 
     What the answer's own lines say is left out.
     """
-    if watched and watched.process and watched.process.moves_nothing and not pair.gpu:
+    decision, gpu = job.decision, job.gpu
+    if watched and watched.process and watched.process.moves_nothing and not gpu:
         yield say("moves nothing")
     figures, loader = watched.figures if watched else None, None
     if figures and watched and watched.process and figures.loader is not None:
@@ -185,11 +204,13 @@ def suggestion(pair: Comparison, decision: Decision, watched: Watched | None) ->
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
     if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", script=pair.cpu.script, gpu=gpu_words(decision.worth))
-    if pair.cpu.script and pair.cpu.script.compiles and decision.worth.basis == "estimated":
+        yield say("hidden loading", script=job.cpu.script, gpu=gpu_words(decision.worth))
+    script = job.cpu.script
+    if script and script.compiles and decision.worth.basis == "estimated":
         yield say("eager estimate", gpu=gpu_words(decision.worth))
-    if pair.gpu and (share := _launching_share(pair.gpu)) > MOST_OF_IT:
-        yield say("launching", share=share)
+    is_idle = gpu and gpu.script and gpu.script.idle_share >= MOST_OF_IT  # else work hides it
+    if gpu and is_idle and gpu.launching_share > MOST_OF_IT:
+        yield say("launching", share=gpu.launching_share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
-    if (not_counted := pair.renting.not_counted) and not pair.gpu and not is_said:
-        yield say("no estimates asked", why=not_counted)
+    if job.not_counted and not gpu and not is_said:
+        yield say("no estimates asked", why=job.not_counted)

@@ -14,11 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from photofinish.answer.candidates import Candidate, short_name
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Decision
-from photofinish.answer.same_model import same_model
-from photofinish.answer.step_costs import shares, step_share_seconds
+from photofinish.answer.record import Candidate, DeviceLabel, JobRecord
 from photofinish.reporting.answer_words import runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
@@ -35,7 +31,6 @@ from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.results import EpochMetrics
-from photofinish.results.trained import DeviceLabel
 from photofinish.wording import is_wide, money
 
 _PART_COLOURS = {
@@ -64,19 +59,19 @@ class _Line(NamedTuple):
     each_seconds: float
 
 
-def job_pictures(pair: Comparison, decision: Decision) -> list[Picture]:
-    rent = when_rent_pays(pair, decision)
-    found = [rent, which_gpu(pair, decision), where_a_step_goes(pair), losses(pair)]
-    return [each for each in found if each]
+def job_pictures(job: JobRecord) -> list[Picture]:
+    pictures = when_rent_pays(job), which_gpu(job), where_a_step_goes(job), losses(job)
+    return [each for each in pictures if each]
 
 
 @rc_context(SMALL_STYLE)
-def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
+def when_rent_pays(job: JobRecord) -> Picture | None:
     """Draw the time over the number of runs, here and on a GPU that is rented once for all.
 
     Return None where it pays at once, or where the number of runs is not known or large.
     """
-    worth, gpu, runs = decision.worth, decision.worth.gpu, decision.worth.runs
+    worth = job.decision.worth
+    gpu, runs = worth.gpu, worth.runs
     if gpu is None or runs is None or worth.is_yes or is_wide(gpu.time.interval):
         return None
     terms, there = worth.terms, gpu.time.seconds
@@ -101,19 +96,20 @@ def when_rent_pays(pair: Comparison, decision: Decision) -> Picture | None:
     note = say("sentence", text=runs_text(runs))
     texts = [say("described line", it=each) for each in lines]
     description = say("described lines", unit="runs", lines=texts, note=note)
-    name = f"pays-{pair.experiment}"
+    name = f"pays-{job.name}"
     return as_picture(figure, name, say("pays picture"), description, note)
 
 
 @rc_context(SMALL_STYLE)
-def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
+def which_gpu(job: JobRecord) -> Picture | None:
     """Draw the cost of each GPU that may be rented over its time, both with setup.
 
     Return None where no GPU pays, or where all take about as long.
     """
+    decision = job.decision
     if decision.worth.gpu is None or (decision.is_here and not decision.worth.is_yes):
         return None
-    found = [each for each in pair.candidates if each.cost and not is_wide(each.time.interval)]
+    found = [each for each in job.candidates if each.cost and not is_wide(each.time.interval)]
     found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
     found = found[:_MOST_GPUS]
     times = [each.with_start_seconds for each in found]
@@ -125,7 +121,7 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
     for gpu, time, cost in zip(found, times, costs, strict=True):
         look = "full" if gpu.name == decision.gpu_name else "none"
         axes.plot(time / size, cost, "o", color=DEVICE_COLOURS["gpu"], fillstyle=look)
-    currency = pair.settings.prices.currency
+    currency = job.currency
     spread = max(max(times) - min(times), 0.2 * max(times)) / size
     right = max(times) / size + 0.6 * spread  # leaves room for names
     axes.set(xlabel=unit, ylabel=currency, xlim=(min(times) / size - 0.15 * spread, right))
@@ -147,7 +143,7 @@ def which_gpu(pair: Comparison, decision: Decision) -> Picture | None:
         for name, time, cost in zip(names, times, costs, strict=True)
     ]
     description = say("described gpus", setup=setup_seconds, gpus=texts)
-    return as_picture(figure, f"gpus-{pair.experiment}", say("gpus picture"), description, note)
+    return as_picture(figure, f"gpus-{job.name}", say("gpus picture"), description, note)
 
 
 def _marked(gpu: Candidate) -> str:
@@ -178,45 +174,42 @@ def _name_dots(
 
 
 @rc_context(SMALL_STYLE)
-def where_a_step_goes(pair: Comparison) -> Picture | None:
+def where_a_step_goes(job: JobRecord) -> Picture | None:
     """Draw a bar for each device of a step's parts, which add up to the step."""
-    runs = [run for run in pair.trained if shares(run) and step_share_seconds(run)]
+    runs = [run for run in job.runs if run.shares and run.step_share_seconds]
     if not runs:
         return None
     figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
-    names = dict.fromkeys(part for run in runs for part in shares(run))
-    parts = {part: [shares(run).get(part, 0.0) for run in runs] for part in names}
+    names = dict.fromkeys(part for run in runs for part in run.shares)
+    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in names}
     begin, devices, texts = [0.0] * len(runs), [], []
-    for part, of_runs in parts.items():
-        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in of_runs)}"
-        axes.barh(range(len(runs)), of_runs, 0.4, begin, color=_PART_COLOURS[part], label=name)
-        begin = [start + share for start, share in zip(begin, of_runs, strict=True)]
+    for part, shares in parts.items():
+        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"
+        axes.barh(range(len(runs)), shares, 0.4, begin, color=_PART_COLOURS[part], label=name)
+        begin = [start + share for start, share in zip(begin, shares, strict=True)]
         texts.append(name)
     for y, run in enumerate(runs):
-        devices.append(say("device step", device=run.device.upper(), step=step_share_seconds(run)))
+        devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
         axes.text(0, y - 0.26, devices[-1], va="bottom")
     axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
     axes.set_axis_off()
     figure.legend(loc="outside lower left", ncols=3 - len(runs))
-    taken = [run.trained.steps_taken for run in runs if run.trained]
-    note = say("in graphs") if any(each and each.kind == "graph" for each in taken) else ""
+    note = say("in graphs") if any(run.in_graphs for run in runs) else ""
     description = say("described step", devices=devices, parts=texts)
-    return as_picture(figure, f"step-{pair.experiment}", say("step picture"), description, note)
+    return as_picture(figure, f"step-{job.name}", say("step picture"), description, note)
 
 
 @rc_context(SMALL_STYLE)
-def losses(pair: Comparison) -> Picture | None:
+def losses(job: JobRecord) -> Picture | None:
     """Draw the training loss by epoch on both devices, or on the CPU and in a GPU's record.
 
     Return None without both curves.
     """
     histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
-    histories = [(run.device.upper(), run.device, run.history) for run in pair.trained]
-    if recorded := same_model(pair).record:
-        record = next(
-            each for each in pair.same_model_references if short_name(each.hardware) == recorded.gpu
-        )
-        histories.append((f"{recorded.gpu}*", "gpu", record.history))
+    histories = [(run.device.upper(), run.device, run.history) for run in job.runs]
+    if recorded := job.model.record:
+        same = next(each for each in job.recorded if each.scores and each.gpu == recorded.gpu)
+        histories.append((f"{recorded.gpu}*", "gpu", same.history))
     shortest = min(len(history) for _, _, history in histories)
     curves = []
     for label, device, history in histories:
@@ -237,9 +230,9 @@ def losses(pair: Comparison) -> Picture | None:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.legend(loc="outside upper left", ncols=2)
     description = say("described losses", epochs=shortest, curves=texts)
-    model = model_text(pair)
+    model = model_text(job)
     note = say("sentence", text=model) if model else ""
-    return as_picture(figure, f"loss-{pair.experiment}", say("losses picture"), description, note)
+    return as_picture(figure, f"loss-{job.name}", say("losses picture"), description, note)
 
 
 def _unit(most_seconds: float) -> tuple[float, str]:

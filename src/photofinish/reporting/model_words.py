@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from photofinish.answer.candidates import MOST_RUNS
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.parity import Parity
-from photofinish.answer.same_model import same_model
-from photofinish.answer.seeds import ScoreDifference
+from photofinish.answer.record import MOST_RUNS, JobRecord, Parity, ScoreDifference
 from photofinish.reporting.say import say
 from photofinish.wording import counted
 
 
-def model_text(pair: Comparison) -> str:
+def model_text(job: JobRecord) -> str:
     """Return whether the GPU trains the same model, or an empty text where no GPU ran."""
-    found = same_model(pair)
+    found = job.model
     if found.parity:
         return _likeness(found.parity)
     if record := found.record:

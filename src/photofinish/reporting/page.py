@@ -9,6 +9,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from photofinish.reporting.templates import NOTHING
+from photofinish.wording import markdown_text
 
 Table = list[dict[str, str]]
 """Rows of a table, each with its cells by heading."""
@@ -31,6 +32,7 @@ def template(name: str) -> jinja2.Template:
     environment.filters["with_code"] = lambda text: Markup(  # noqa: S704
         _CODE.sub(r"<code>\1</code>", str(escape(text)))
     )
+    environment.filters["for_markdown"] = lambda text: Markup(markdown_text(text))  # noqa: S704
     return environment.get_template(name)
 
 

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
-from itertools import accumulate
+from collections.abc import Iterable
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import decide_all
+from photofinish.answer.record import Findings, JobRecord, RunRecord
 from photofinish.files import to_csv, to_json, write_text_atomically
+from photofinish.reporting import tables
 from photofinish.reporting.answers import Answers, write_answers
-from photofinish.reporting.comparison_rows import (
-    COLUMNS,
-    Rows,
-    comparison_metrics,
-    comparison_rows,
-    is_known,
-)
-from photofinish.reporting.page import VERDICT
+from photofinish.reporting.page import template
 from photofinish.reporting.report_page import page_of
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict
+from photofinish.reporting.tables import Rows, is_known
 from photofinish.results import EpochMetrics
-from photofinish.results.trained import Trained
-from photofinish.wording import markdown_text
 
 MOST_MARKDOWN_CHARACTERS = 60_000
 """GitHub accepts comments of up to 65,536 characters."""
-_FOLD = "<details>"
 _SPREADSHEET_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _RUN = ("experiment", "device", "run")
 FILES: dict[str, tuple[str, ...]] = {
-    "comparison.csv": tuple(column.name for column in COLUMNS),
+    "comparison.csv": tables.CSV_COLUMNS,
     "history.csv": (
         *(column.name for column in fields(EpochMetrics)), "training_seconds_so_far", *_RUN,
     ),
@@ -42,16 +33,13 @@ FILES: dict[str, tuple[str, ...]] = {
 """Columns of each of the report's CSV files."""
 
 
-def write_report(
-    pairs: Sequence[Comparison], folder: Path, scripts: Sequence[Comparison] = ()
-) -> Answers:
-    everything = [*pairs, *scripts]
-    decisions = decide_all(everything)
-    tables = comparison_rows(everything, decisions), history_rows(pairs), confusion_rows(pairs)
-    for (name, columns), rows in zip(FILES.items(), tables, strict=True):
+def write_report(record: Findings, folder: Path) -> Answers:
+    jobs = record.jobs
+    rows_of = tables.comparison_rows(jobs), history_rows(jobs), confusion_rows(jobs)
+    for (name, columns), rows in zip(FILES.items(), rows_of, strict=True):
         cells = (map(_cell, row.values()) for row in rows)
         write_text_atomically(folder / name, to_csv(columns, cells))
-    page = page_of(everything, decisions)
+    page = page_of(record)
     for picture in page.pictures:
         _write(folder / "figures" / f"{picture.name}.svg", picture.file)
     write_text_atomically(folder / "index.html", page.html)
@@ -60,10 +48,11 @@ def write_report(
     return page.answers
 
 
-def write_for_dvc(pairs: Sequence[Comparison], folder: Path, metrics: Path, plots: Path) -> None:
+def write_for_dvc(record: Findings, folder: Path, metrics: Path, plots: Path) -> None:
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
-    for experiment, figures in comparison_metrics(pairs).items():
-        _write(metrics / f"{experiment}.json", to_json(figures))  # DVC shows each file as a row
+    for job in record.jobs:
+        if figures := tables.comparison_metrics(job):  # DVC shows each file as a row
+            _write(metrics / f"{job.name}.json", to_json(figures))
     plots.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         shutil.copy(folder / name, plots)
@@ -77,67 +66,41 @@ def _write(path: Path, text: str) -> None:
 
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
     """Return the answers as a comment on GitHub, with evidence in a fold."""
-    heading = answers.overview[0]
-    lines = ["# photofinish", "", markdown_text(answers.summary), "", _markdown_row(heading)]
-    lines.append(_markdown_row(["---"] * len(heading)))
-    for row in answers.overview:
-        cells = {name: markdown_text(cell) for name, cell in row.items()}
-        lines.append(_markdown_row((cells | {VERDICT: f"**{cells[VERDICT]}**"}).values()))
-    for line in (*answers.legend, *answers.reasons):
-        lines += ["", markdown_text(line)]
-    lines += ["", _FOLD, f"<summary>{say('evidence')}</summary>", ""]
-    for each in verdicts:
-        evidence = [each.answer, *each.cautions, *each.details]
-        if each.model:
-            evidence.append(say("same model", model=each.model))
-        lines += [f"## {markdown_text(each.experiment)}", ""]
-        lines += [*(f"* {markdown_text(line)}" for line in evidence if line), ""]
+    markdown = template("comparison.md.j2").render(answers=answers, verdicts=verdicts, say=say)
     text = ""
-    for line in lines:
+    for line in markdown.splitlines():
         if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
             text += f"\n{say('cut')}\n\n"
             break
         text += f"{line}\n"
-    return f"{text}</details>\n" if _FOLD in text else text
+    return f"{text}</details>\n" if "<details>" in text else text
 
 
-def _markdown_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def history_rows(pairs: Iterable[Comparison]) -> Rows:
+def history_rows(jobs: Iterable[JobRecord]) -> Rows:
     """Return every epoch of every run, with the training time up to its end."""
-    rows = []
-    for result in _trained(pairs):
-        so_far = accumulate(epoch.training_seconds for epoch in result.epochs)
-        for epoch, training_seconds in zip(result.history, so_far, strict=True):
-            rows.append((*astuple(epoch), training_seconds, *_run(result)))
-    return _named("history.csv", rows)
+    return [
+        asdict(epoch) | {"training_seconds_so_far": training_seconds} | _names(job, run)
+        for job in jobs
+        for run in job.runs
+        for epoch, training_seconds in zip(run.history, run.so_far_seconds, strict=True)
+    ]
 
 
-def confusion_rows(pairs: Iterable[Comparison]) -> Rows:
+def confusion_rows(jobs: Iterable[JobRecord]) -> Rows:
     """Return how many test samples of each class were predicted as each class, for each run."""
-    rows = []
-    for result in _trained(pairs):
-        names = result.class_names
-        for actual, counts in zip(names, result.scores.confusion, strict=False):
-            for predicted, count in zip(names, counts, strict=True):
-                rows.append((*_run(result), actual, predicted, count))
-    return _named("confusion.csv", rows)
+    return [
+        _names(job, run) | {"actual": actual, "predicted": predicted, "images": count}
+        for job in jobs
+        for run in job.runs
+        if run.scores
+        for actual, counts in zip(run.class_names, run.scores.confusion, strict=False)
+        for predicted, count in zip(run.class_names, counts, strict=True)
+    ]
 
 
-def _trained(pairs: Iterable[Comparison]) -> list[Trained]:
-    """Return the results of experiments: scripts have no history."""
-    return [run.trained for pair in pairs for run in pair.trained if run.trained]
-
-
-def _run(result: Trained) -> tuple[str, ...]:
+def _names(job: JobRecord, run: RunRecord) -> dict[str, Any]:
     """Return experiment, device, and both joined, for tools that group by a single column."""
-    return result.experiment, result.device, f"{result.experiment} {result.device}"
-
-
-def _named(file: str, rows: Iterable[tuple[object, ...]]) -> Rows:
-    return [dict(zip(FILES[file], row, strict=True)) for row in rows]
+    return {"experiment": job.name, "device": run.device, "run": f"{job.name} {run.device}"}
 
 
 def _cell(value: object) -> object:

@@ -6,22 +6,21 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.decision import Decision, decide
-from photofinish.answer.diagnosis import Diagnosis
-from photofinish.answer.parity import Layer, Parity
-from photofinish.answer.seeds import OverSeeds
-from photofinish.answer.speedups import Speedup
-from photofinish.machine.load import load_warnings
+from photofinish.answer.record import (
+    JobRecord,
+    Layer,
+    OverSeeds,
+    Parity,
+    RunRecord,
+    Speedup,
+    metric_texts,
+)
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
-from photofinish.reporting.extrapolated import caution, timed_text
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
-from photofinish.results.job import Job
-from photofinish.results.trained import NetworkScores
-from photofinish.wording import faster, measure_again
+from photofinish.wording import faster, is_wide, measure_again, seconds
 
 _METRICS_NAMED = 3
 SHORT_PARTS = {
@@ -35,8 +34,7 @@ SHORT_PARTS = {
 class Verdict:
     """Answer for one experiment in two lines, with evidence and doubts."""
 
-    experiment: str
-    decision: Decision
+    job: JobRecord
     answer: str
     """First line: the phrase, the times and what they depend on."""
     action: str
@@ -47,65 +45,51 @@ class Verdict:
     """Paragraphs of evidence."""
     cautions: tuple[str, ...]
     """Reasons for doubt."""
-    missing: str | None = None
-    """Sentence why no GPU trained."""
 
     @property
     def lines(self) -> tuple[str, str]:
         return self.answer, say("next", action=self.action, model=self.model)
 
 
-def verdict(
-    pair: Comparison, decision: Decision | None = None, command: Sequence[str] | None = None
-) -> Verdict:
-    """Return the answer with its evidence. By default, decide for this experiment alone.
-
-    `command` is that of `action_text`.
-    """
-    decision = decision or decide(pair)
-    details = [*(_evidence_of_both(pair) if pair.compared else _evidence_of_cpu(pair, decision))]
-    details += stall_lines(pair, decision)
-    if "cpu" in pair.seeds:
-        is_whole = not pair.cpu.untimed_epochs
-        details.append(chance(pair.seeds["cpu"], pair.seeds.get("gpu") if is_whole else None))
+def verdict(job: JobRecord, command: Sequence[str] | None = None) -> Verdict:
+    """Return the answer with its evidence. `command` is that of `action_text`."""
+    details = [*(_evidence_of_both(job, job.gpu) if job.gpu else _evidence_of_cpu(job))]
+    details += stall_lines(job)
+    if "cpu" in job.seeds:
+        is_whole = not job.cpu.is_extrapolated
+        details.append(chance(job.seeds["cpu"], job.seeds.get("gpu") if is_whole else None))
     return Verdict(
-        experiment=pair.experiment,
-        decision=decision,
-        answer=answer_text(pair, decision),
-        action=action_text(pair, decision, command),
-        model=model_text(pair),
+        job=job,
+        answer=answer_text(job),
+        action=action_text(job, command),
+        model=model_text(job),
         details=tuple(details),
-        cautions=tuple(_cautions(pair)),
-        missing=say("missing", why=pair.why_no_gpu) if pair.why_no_gpu else None,
+        cautions=tuple(_cautions(job)),
     )
 
 
-def _evidence_of_both(pair: Comparison) -> Iterator[str]:
-    assert pair.compared
-    cpu, gpu = pair.trained
-    if epoch := pair.compared.speedups.get("epoch"):
+def _evidence_of_both(job: JobRecord, gpu: RunRecord) -> Iterator[str]:
+    if epoch := job.speedups.get("epoch"):
         gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
-        devices = {"cpu": cpu, "gpu": gpu}
-        yield say("epochs", it=epoch, faster=gain, verdict=winner, **devices)
-    yield from _why(cpu, pair.diagnoses["cpu"])
-    yield from _why(gpu, pair.diagnoses["gpu"])
-    if cpu.trained and gpu.trained:
-        yield _scores(cpu, gpu, cpu.trained.scores, gpu.trained.scores, pair.parity)
+        yield say("epochs", it=epoch, faster=gain, verdict=winner, cpu=job.cpu, gpu=gpu)
+    yield from [*_why(job.cpu), *_why(gpu)]
+    if scores := _scores(job.cpu, gpu, job.parity):
+        yield scores
         return
-    on_cpu, on_gpu = (metric_texts(run)[:_METRICS_NAMED] for run in (cpu, gpu))
+    on_cpu, on_gpu = (metric_texts(run.metrics)[:_METRICS_NAMED] for run in job.runs)
     if on_cpu and on_gpu:
         yield say("metrics", cpu=on_cpu, gpu=on_gpu)
 
 
-def _scores(
-    cpu: Job, gpu: Job, scores: NetworkScores, others: NetworkScores, parity: Parity | None
-) -> str:
-    """Return where the models first differ, and the main score of both devices."""
-    texts, on_cpu, on_gpu = [], scores.main_text(), others.main_text()
-    values = {"name": scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
+def _scores(cpu: RunRecord, gpu: RunRecord, parity: Parity | None) -> str:
+    """Return where trained models first differ, and the main score of both devices."""
+    if not (cpu.scores and gpu.scores):
+        return ""
+    texts = []
+    on_cpu, on_gpu = cpu.scores.main_text(), gpu.scores.main_text()
+    values = {"name": cpu.scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
     if parity and parity.epochs is not None:
-        timed = {"cpu_timed": timed_text(cpu), "gpu_timed": timed_text(gpu)}
-        return say("scores after", **values, **timed)
+        return say("scores after", **values, cpu_timed=cpu.timed, gpu_timed=gpu.timed)
     if parity and (divergence := parity.first_divergence):
         texts.append(say("divergence", layer=divergence, finding=layer_finding(divergence, parity)))
     elif parity and parity.likeness == "not shown" and not parity.difference:
@@ -113,27 +97,17 @@ def _scores(
     return " ".join([*texts, say("scores", **values)])
 
 
-def metric_texts(run: Job) -> list[str]:
-    """Return the custom metrics of a result, each after its name."""
-    return [
-        f"{name} {'not a number' if value is None else f'{value:.4g}'}"
-        for name, value in run.metrics.items()
-    ]
-
-
-def _evidence_of_cpu(pair: Comparison, decision: Decision) -> Iterator[str]:
-    cpu, timings, what, scores = pair.cpu, pair.cpu, "ran", ""
-    if cpu.trained:
-        what, scores = "trained", cpu.trained.scores.in_words
-        if timings.untimed_epochs:
-            what = say("trained in part", timed=timed_text(timings))
-    yield say("ran", it=timings, what=what, scores=scores)
-    if decision.about == "any GPU" and decision.worth.reason == "start-up" and cpu.has_steps:
+def _evidence_of_cpu(job: JobRecord) -> Iterator[str]:
+    cpu, worth, what = job.cpu, job.decision.worth, "ran"
+    if cpu.scores:
+        what = say("trained in part", timed=cpu.timed) if cpu.is_extrapolated else "trained"
+    yield say("ran", it=cpu, what=what, scores=cpu.scores.in_words if cpu.scores else "")
+    if worth.about == "any GPU" and worth.reason == "start-up" and cpu.has_steps:
         return
-    if cpu.has_steps and pair.renting.not_counted:
-        yield say("no estimates", why=pair.renting.not_counted)
-    yield from _why(cpu, pair.diagnoses["cpu"])
-    yield from estimate_hints(pair, decision)
+    if cpu.has_steps and job.not_counted:
+        yield say("no estimates", why=job.not_counted)
+    yield from _why(cpu)
+    yield from estimate_hints(job)
 
 
 def in_words(speedup: Speedup) -> str:
@@ -183,42 +157,56 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return say("only one" if layer.at else "they differ", layer=layer)
 
 
-def _why(run: Job, diagnoses: Sequence[Diagnosis]) -> list[str]:
+def _why(run: RunRecord) -> list[str]:
     """Return the cause of an epoch's time, then the cause of the job's time."""
     if not run.has_steps:
         return [say("no steps")] if run.device == "cpu" else []
-    if not diagnoses:
+    if not run.causes:
         return []
-    found, kind = diagnoses[-1], "cause"
+    found, kind = run.causes[-1], "cause"
     if found.likely:
         kind = "likely cause"
     elif found.not_known:
         kind = "unknown cause"
-    sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(found))]
+    sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(run, found))]
     if found.remedies or found.no_remedy:
         sentences.append(advice(found))
-    sentences += [say("another cause", cause=cause(other)) for other in diagnoses[:-1]]
+    sentences += [say("another cause", cause=cause(run, other)) for other in run.causes[:-1]]
     return [" ".join(sentences)]
 
 
-def _cautions(pair: Comparison) -> Iterator[str]:
+def _cautions(job: JobRecord) -> Iterator[str]:
     """Yield further reasons to doubt the answer."""
-    script = pair.cpu.script
-    if script and script.cuda_at:
-        yield say("mapped", script=script)
-    if pair.cpu.untimed_epochs:
-        yield caution(pair.cpu)
-    for run in pair.trained:
-        device, times = run.device.upper(), run
-        if warnings := load_warnings(times.load):
-            yield say("busy times", device=device, why=warnings)
-        elif run.settings and times.step_warnings:
-            command = measure_again([f"measure-{run.device}@{run.name}"])
-            yield say("busy steps", device=device, why=times.step_warnings, command=command)
-    if any(run.interruptions for run in pair.trained):
+    if job.cpu.script and job.cpu.script.cuda_at:
+        yield say("mapped", script=job.cpu.script)
+    if job.cpu.is_extrapolated:
+        yield _time_limit(job)
+    for run in job.runs:
+        device = run.device.upper()
+        if run.busy:
+            yield say("busy times", device=device, why=run.busy)
+        elif run.busy_steps and not job.is_script:
+            command = measure_again([f"measure-{run.device}@{job.name}"])
+            yield say("busy steps", device=device, why=run.busy_steps, command=command)
+    if any(job.figures[run.device].get("resumed_at_epochs") for run in job.runs):
         yield say("interrupted")
-    if pair.cpu.settings and pair.cpu.settings.values["deterministic"] == "False":
+    if not job.is_deterministic:
         yield say("not deterministic")
-    hosts = [run.host_name for run in pair.trained]
+    hosts = [job.figures[run.device]["host_name"] for run in job.runs]
     if len(set(hosts)) > 1:
         yield say("machines", hosts=hosts)
+
+
+def _time_limit(job: JobRecord) -> str:
+    """Return a caution about a training that was timed in part, as by a time limit."""
+    run, (low, high) = job.cpu, job.one_training.here.interval
+    ends = say("unsure") if is_wide((low, high)) else f"{seconds(low)} to {seconds(high)}"
+    return say(
+        "time limit",
+        it=run,
+        timed=run.timed,
+        limit="`time_limit`" if run.scores else "",
+        ends=say("as busy as now") if run.busy else ends,
+        early=say("stops early") if run.may_stop_early else "",
+        done=run.done if run.scores else "",  # else it was a sample of steps
+    )

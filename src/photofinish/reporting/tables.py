@@ -1,12 +1,15 @@
-"""Findings as tables for readers, with units, few digits and at most eight columns."""
+"""Tables: all figures of comparison.csv and `dvc metrics`, and those for readers.
+
+A table for readers has units, few digits and at most eight columns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from photofinish.answer.comparison import Comparison
-from photofinish.answer.seeds import Spread
-from photofinish.answer.speedups import epoch_speedup
+from photofinish.answer.record import PARTS, JobRecord, Spread
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
     cost_text,
@@ -16,30 +19,114 @@ from photofinish.reporting.answer_words import (
     saving_text,
     there_text,
 )
-from photofinish.reporting.comparison_rows import COLUMNS, comparison_rows, is_known
-from photofinish.reporting.extrapolated import mark, timed_text
 from photofinish.reporting.page import VERDICT, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
-from photofinish.results.job import Job
-from photofinish.wording import interval_text, is_wide, listed, seconds, times, utc_day
+from photofinish.results.figures import FIGURES
+from photofinish.wording import interval_text, is_wide, listed, seconds, times, utc_day, utc_minute
+
+Rows = list[dict[str, Any]]
+"""Rows, each a dictionary with equal keys. A value is None if there is no figure."""
 
 
-def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Comparison]) -> Table:
+@dataclass(frozen=True)
+class Places:
+    """Places where a figure is shown, by its name in `JobRecord.figures`."""
+
+    name: str
+    """Name of its column in comparison.csv, and in `dvc metrics`."""
+    label: str | None = None
+    """Heading of its row on the page, or None if it has no row."""
+    write: Callable[[Any], str] = str
+    """Function that formats a value for the page."""
+    csv: bool = True
+    dvc: bool = False
+
+
+def _with_ends(name: str, label: str | None = None, **places: Any) -> tuple[Places, ...]:
+    """Return the columns of a figure, and of both ends of its interval."""
+    return Places(name, label, **places), Places(f"{name}_low"), Places(f"{name}_high")
+
+
+COLUMNS = (
+    *map(Places, ("experiment", "device", "status")),
+    *map(Places, ("answer", "answer_for", "answer_by", "answer_reason")),
+    Places("device_name", "hardware"),
+    *map(Places, ("precision", "parameters")),
+    Places("epochs", "epochs"),
+    Places("epochs_trained", "epochs trained"),
+    Places("repeats"),
+    Places("test_accuracy", "test accuracy", "{:.2%}".format, dvc=True),
+    Places("test_loss", "test loss", "{:.4f}".format, dvc=True),
+    Places("macro_f1", "macro F1", "{:.4f}".format, dvc=True),
+    Places("test_metrics", "test metrics"),
+    *(Places(each.name, each.label, each.write, each.csv, each.dvc) for each in FIGURES),
+    *_with_ends("job_seconds", "whole job", write=seconds, dvc=True),
+    Places("job_extrapolated", "whole job extrapolated"),
+    *_with_ends("step_speedup", dvc=True),
+    *_with_ends("epoch_speedup", dvc=True),
+    *_with_ends("end_to_end_speedup", dvc=True),
+    *map(Places, ("same_model", "first_divergence")),
+    *_with_ends("payback_epochs"),
+    Places("target_accuracy", "target accuracy"),
+    Places("target_epoch"),
+    Places("target_seconds", "time to the target", seconds),
+    Places("cost", "cost of the run", "{:.2g}".format),
+    Places("cost_currency", "currency of the cost"),
+    Places("target_cost", "cost to the target", "{:.2g}".format),
+    *map(Places, ("overhead_seconds", "checkpoint_seconds", "epoch_ceiling", "job_ceiling")),
+    *map(Places, ("cause", "epoch_cause")),
+    Places("busy_share", "device busy", "{:.0%}".format),
+    Places("waiting_share", "waiting for batches", "{:.0%}".format),
+    *(Places(part.replace("_seconds", "_share")) for part in [*PARTS.values()][1:]),
+    Places("load_warnings", "unreliable because"),
+    Places("resumed_at_epochs", "resumed at epochs"),
+    Places("host_name", "machine"),
+    Places("measured_at_unix_seconds", "began", utc_minute),
+    Places("reason"),
+    Places("steps", "steps", csv=False),
+)
+"""Figures in the order of comparison.csv and of the page. A new figure is one more line."""
+CSV_COLUMNS = tuple(each.name for each in COLUMNS if each.csv)
+
+
+def comparison_rows(jobs: Iterable[JobRecord]) -> Rows:
+    """Return a row for each experiment and device, with its answer."""
+    every = (figures for job in jobs for figures in job.figures.values())
+    return [{name: figures.get(name) for name in CSV_COLUMNS} for figures in every]
+
+
+def comparison_metrics(job: JobRecord) -> dict[str, Any]:
+    """Return the figures for `dvc metrics`, by device."""
+    shown = [each.name for each in COLUMNS if each.dvc]
+    metrics: dict[str, Any] = {}
+    for run in job.runs:
+        figures = job.figures[run.device]
+        if present := {name: figures[name] for name in shown if is_known(figures.get(name))}:
+            custom = {name: value for name, value in run.metrics.items() if value is not None}
+            metrics[run.device] = custom | present
+    return metrics
+
+
+def is_known(value: object) -> bool:
+    """Return False for None and NaN."""
+    return value is not None and value == value  # NaN does not equal itself
+
+
+def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
     """Return a row for each job: verdict, both times, saving, cost and next step.
 
     Columns without a cell are left out.
     """
     rows, on_gpu = [], "on a GPU"
-    if any(each.decision.worth.terms.start_seconds for each in verdicts):
+    if any(each.job.decision.worth.terms.start_seconds for each in verdicts):
         on_gpu = "on a GPU, with setup"
-    for each, pair in zip(verdicts, pairs, strict=True):
-        worth = each.decision.worth
-        there = there_text(worth)
+    for each in verdicts:
+        worth, there = each.job.decision.worth, there_text(each.job)
         row = {
-            "job": each.experiment,
-            VERDICT: phrase(each.decision),
-            "on this CPU": here_text(pair, worth),
+            "job": each.job.name,
+            VERDICT: phrase(each.job.decision),
+            "on this CPU": here_text(each.job, worth),
             on_gpu: there and say("time there", time=there, gpu=gpu_words(worth)),
             "saves": saving_text(worth),
             "cost": cost_text(worth.gpu) if worth.gpu else "",
@@ -50,10 +137,10 @@ def overview_table(verdicts: Sequence[sentences.Verdict], pairs: Sequence[Compar
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
-def speedup_table(pair: Comparison) -> Table:
+def speedup_table(job: JobRecord) -> Table:
     """Return three rows if a GPU trained the experiment."""
     rows = []
-    for found in pair.compared.speedups.values() if pair.compared else ():
+    for found in job.speedups.values():
         row = {
             "of": say(found.kind),
             "CPU": seconds(found.cpu_seconds),
@@ -65,14 +152,14 @@ def speedup_table(pair: Comparison) -> Table:
             "verdict": sentences.in_words(found),
         }
         rows.append(row)
-    if rows and pair.cpu.untimed_epochs:
+    if rows and job.cpu.is_extrapolated:
         rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
     return rows
 
 
-def parity_table(pair: Comparison) -> Table:
+def parity_table(job: JobRecord) -> Table:
     """Return a row for all equal layers, then a row for each other layer, in training order."""
-    parity = pair.parity
+    parity = job.parity
     if not parity:
         return []
     findings = [(layer, sentences.layer_finding(layer, parity)) for layer in parity.layers]
@@ -89,10 +176,10 @@ def parity_table(pair: Comparison) -> Table:
     return rows
 
 
-def seeds_table(pair: Comparison) -> Table:
+def seeds_table(job: JobRecord) -> Table:
     """Return a row for each device and figure, if the experiment has several seeds."""
     rows = []
-    for device, over in pair.seeds.items():
+    for device, over in job.seeds.items():
         figures: list[tuple[str, Spread, Callable[[float], str]]] = [
             (over.scores.main_name, over.score, over.scores.main_text),
             ("test loss", over.test_loss, "{:.4f}".format),
@@ -116,23 +203,24 @@ def seeds_table(pair: Comparison) -> Table:
     return rows
 
 
-def references_table(pair: Comparison) -> Table:
+def references_table(job: JobRecord) -> Table:
     """Return a row for each reference, with its speed-up over this CPU.
 
     The score of a training with other settings, such as another seed, is left out.
     """
     rows = []
-    for each in pair.references:
-        against_cpu = epoch_speedup(pair.cpu, each)
-        day = utc_day(each.started_at_unix_seconds)
+    for each in job.recorded:
+        day, mark = utc_day(each.started_at_unix_seconds), ""
+        if each.is_extrapolated:
+            mark = say("extrapolated", timed=each.timed)
         row = {
             "hardware": each.hardware,
             "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
-            "epoch (mean)": seconds(against_cpu.device_seconds),
-            "speed-up": times(against_cpu.ratio),
-            "total": f"{seconds(each.whole_seconds)}{mark(each)}",
-            "test": say("score after", scores=each.trained.scores.in_words, timed=timed_text(each))
-            if each.trained and each in pair.same_model_references
+            "epoch (mean)": seconds(each.epoch.device_seconds),
+            "speed-up": times(each.epoch.ratio),
+            "total": f"{seconds(each.whole_seconds)}{mark}",
+            "test": say("score after", scores=each.scores, timed=each.timed)
+            if each.scores
             else say("another training"),
             "unreliable": "; ".join(each.busy) or "no",
         }
@@ -140,9 +228,9 @@ def references_table(pair: Comparison) -> Table:
     return rows
 
 
-def metrics_table(pair: Comparison) -> Table:
+def metrics_table(job: JobRecord) -> Table:
     """Return a row for each number in a script's metrics files."""
-    runs = [run for run in pair.trained if run.trained is None]
+    runs = [run for run in job.runs if run.scores is None]
     rows = []
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         row = {"metric": name}
@@ -153,26 +241,14 @@ def metrics_table(pair: Comparison) -> Table:
     return rows
 
 
-def figures_table(pair: Comparison) -> Table:
+def figures_table(job: JobRecord) -> Table:
     """Return a row for each known figure, with a column for each device that trained."""
-    by_device = {row["device"]: row for row in comparison_rows([pair])}
     rows = []
     for column in COLUMNS:
         cells = {"": column.label or ""}
-        for run in pair.trained:
-            value = by_device[run.device][column.name]
+        for run in job.runs:
+            value = job.figures[run.device].get(column.name)
             cells[run.device.upper()] = column.write(value) if is_known(value) else NOTHING
         if column.label and {*cells.values()} != {column.label, NOTHING}:
             rows.append(cells)
-    steps = {run.device.upper(): _steps(run) for run in pair.trained}
-    return [*rows, {"": "steps", **steps}] if {*steps.values()} != {NOTHING} else rows
-
-
-def _steps(run: Job) -> str:
-    """Return how a GPU was given its steps, if in graphs or if there is a reason why not."""
-    taken = run.trained.steps_taken if run.trained else None
-    if run.device == "cpu" or not taken:
-        return NOTHING
-    if taken.kind == "graph":
-        return say("in graphs of", at_once=taken.at_once)
-    return say("one by one", why=taken.why) if taken.why else NOTHING
+    return rows

@@ -26,30 +26,23 @@ TEMPLATES = {
     "any GPU: No": "No GPU will help",
     "any GPU: Can't tell": "Can't tell",
     # The first line: the phrase, the time here, the time there with a machine's setup.
-    "no by start-up": "{phrase}: {share:.0%} of the {here} is "
-    "start-up (at most "
+    "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
     "{worth.limit:limit} faster).",
-    "no by loading": "{phrase}: {here}, and data loading is "
-    "{share:.0%} of each epoch (at most "
+    "no by loading": "{phrase}: {here}, and data loading is {share:.0%} of each epoch (at most "
     "{worth.limit:limit} faster).",
-    "too short to rent": "{phrase}: {here}, so[ after "
-    "{worth.terms.start_seconds:time} of setup] a "
-    "GPU saves at most {most:time} (minimum "
-    "{worth.terms.worth_seconds:time}).",
+    "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
+    "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
     "shorter than setup": "{phrase}: {here}, and setting up a machine takes "
     "{worth.terms.start_seconds:time}.",
     "not worth it": "{phrase}: {here}, {there} on {gpu}[ {setup}].[ {saves:cap}.][ {waits}.]",
     "worth it": "{phrase}: {here}, {there} there[ {setup}][, {cost}].[ {waits}.]",
-    "close call": "{phrase}: {here}, {there} there[ {setup}][, "
-    "{cost}][, {speedup}]."
-    "[ {saves:cap}.][ {waits}.]",
-    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, "
-    "{speedup}].[ {unknown:cap}.]"
-    "[ {waits}.]",
+    "close call": "{phrase}: {here}, {there} there[ {setup}][, {cost}][, {speedup}].[ "
+    "{saves:cap}.][ {waits}.]",
+    "can't tell": "{phrase}: {here}, {there} there[ {setup}][, {speedup}].[ {unknown:cap}.][ "
+    "{waits}.]",
     "no estimate": "{phrase}: {here}, but no GPU estimate ({unknown}).",
     "GPU yes": "{phrase}: {here}, {there} on the GPU, {speedup}.[ {cause:cap}.]",
-    "only a GPU": "{phrase}: {there:time} a step, and no step "
-    "finished in {here:time} on the CPU "
+    "only a GPU": "{phrase}: {there:time} a step, and no step finished in {here:time} on the CPU "
     "({least} faster or more).",
     "GPU no": "{phrase}: {here}, {there} on {gpu}, {speedup}.[ {cause:cap}.]",
     "GPU close call": "{phrase}: {here}, {there} on the GPU, {speedup}.",
@@ -60,8 +53,7 @@ TEMPLATES = {
     "on the CPU": "on the CPU",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
     "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
-    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] "
-    "when idle, {mark}{busy:time} as busy "
+    "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] when idle, {mark}{busy:time} as busy "
     "as now",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
@@ -100,8 +92,7 @@ TEMPLATES = {
     "use the CPU": "train on the CPU.",
     "use either": "use whichever is free.",
     "rent": "{rent}.",
-    "rent by command": "`photofinish rent "
-    "{action.accelerator}[ -- {command}]` prints how, and "
+    "rent by command": "`photofinish rent {action.accelerator}[ -- {command}]` prints how, and "
     "starts nothing",
     "change a setting": "set `{setting}`: ~{gain} faster on this {device}[ ({ends})], {how}.",
     "fewer epochs": "set `epochs: {fewer.epochs}`, where {score}. The job gets {gain} faster.",
@@ -166,26 +157,21 @@ TEMPLATES = {
     "not checked": "Same model: not checked where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
-    "({it.step_seconds:time}). At "
-    "{it.larger_batch_size}, a step takes "
+    "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
     "{it.larger_step_seconds:time}.",
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
-    "With {it.larger_batch_size} times as "
-    "many samples, a step takes "
+    "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
     "hidden loading": "The time on {gpu} has a wide range because {script.workers:n worker} "
-    "here hid the loading behind slower steps, so it "
-    "could not be timed. It is between none and "
-    "{script.step_loading_seconds:time} a step, "
-    "which the first batches took.",
+    "here hid the loading behind slower steps, so it could not be timed. It is between none and "
+    "{script.step_loading_seconds:time} a step, which the first batches took.",
     "eager estimate": "The script compiles its network. Estimates are of uncompiled steps, so "
     "{gpu} may be faster.",
     # Evidence.
     "missing": "Only the CPU trained here ({why}).",
     "records": "{gpus:list}: measured on another machine.",
     "epochs": "An epoch takes {it.device_seconds:time} on {gpu.device_name} and "
-    "{it.cpu_seconds:time} on "
-    "{cpu.device_name}: {faster}; {verdict}.",
+    "{it.cpu_seconds:time} on {cpu.device_name}: {faster}; {verdict}.",
     "scores after": "{name:cap} is {cpu} on the CPU after {cpu_timed} and {gpu} on the GPU after "
     "{gpu_timed}, which can't be compared.",
     "scores": "{name:cap} is {gpu} on the GPU and {cpu} on the CPU.",
@@ -198,8 +184,7 @@ TEMPLATES = {
     "trained in part": "trained {timed}",
     "no estimates": "There are no estimates for other GPUs: {why}.",
     "no steps": "The script took no optimizer step that could be seen, so it was timed as a whole: "
-    "start-up, loading and compute are not known apart. "
-    "Use `photofinish.steps` in its loop to "
+    "start-up, loading and compute are not known apart. Use `photofinish.steps` in its loop to "
     "show them.",
     "seeds": "Over {count} seeds, the {it.scores.main_name} is {mean} ({interval}). "
     "Two seeds differ by {two_seeds}.",
@@ -219,17 +204,15 @@ TEMPLATES = {
     "cpu faster": "the CPU is faster",
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
-    "script waits": "waiting for batches is {run.waiting_share:.0%} of an epoch: "
-    "{batch:time} a batch, "
-    "while a step takes {step:time}",
-    "waits": "{what} takes {share:.0%} of an epoch: {batch:time} a batch, while a step takes "
-    "{step:time}",
+    "script waits": "waiting for batches is {found.share:.0%} of an epoch: {found.seconds:time} a "
+    "batch, while a step takes {found.step_seconds:time}",
+    "waits": "{what} takes {found.share:.0%} of an epoch: {found.seconds:time} a batch, "
+    "while a step takes {found.step_seconds:time}",
     "copying": "copying to the device",
     "the loader": "the loader",
     "gathering": "gathering batches",
-    "fixed": "{costs.fixed_seconds:time} of a step's {costs.step_alone_seconds:time} don't depend "
-    "on the batch size: launching operations and "
-    "updating {run.parameter_count:,} weights",
+    "fixed": "{found.seconds:time} of a step's {found.step_seconds:time} don't depend on the batch "
+    "size: launching operations and updating {run.parameter_count:,} weights",
     "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
     "or try": "Or `{line}`: {prediction}.",
@@ -261,18 +244,14 @@ TEMPLATES = {
     # Why the cause is not known.
     "why: busy": "the machine was busy",
     # A training that a time limit ended.
-    "timed": "{done:,} of {whole}",
     "extrapolated": " (extrapolated from {timed})",
-    "from": "from {timed}",
     "time limit": "The CPU trained {timed}[ before its {limit}]. The whole job's "
-    "{it.whole_seconds:time} ({ends}) are extrapolated[ "
-    "and an upper bound, as {early}].[ Its test "
+    "{it.whole_seconds:time} ({ends}) are extrapolated[ and an upper bound, as {early}].[ Its test "
     "metrics are those after {done}.]",
     "stops early": "it may stop early",
     "as busy as now": "as busy as it was",
-    "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}"
-    "[ from each of {seeds} seeds] "
-    "({spread}), without MLflow's start-up",
+    "job line": "{it.job} on {it.device}: about {about:time} for [{at_most} ]{epochs:n epoch}[ "
+    "from each of {seeds} seeds] ({spread}), without MLflow's start-up",
     # The models.
     "layer of both": "{name} {layer.cpu:.4g} on the CPU, {layer.gpu:.4g} on the GPU",
     "accuracies": "{layer.cpu:.2%} on the CPU, {layer.gpu:.2%} on the GPU[; {apart}]",
@@ -290,8 +269,7 @@ TEMPLATES = {
     "machines": "The devices are in different machines: {hosts:list}.",
     # Tables.
     "Speed-ups": "The CPU's time divided by the GPU's. A script's step is the mean of an epoch, "
-    "without the wait for its batch. No winner is named "
-    "where the range spans 1 or isn't known.",
+    "without the wait for its batch. No winner is named where the range spans 1 or isn't known.",
     "Is it the same model?": "Compared from the start of training to its end.",
     "The script's metrics": "",
     "Several seeds": "How much chance changes the result.",
@@ -306,8 +284,6 @@ TEMPLATES = {
     "another training": "of another training",
     "day and machine": "{day} ({machine})",
     "score after": "{scores} after {timed}",
-    "one by one": "one by one: {why}",
-    "in graphs of": "in graphs of {at_once}",
     # Pictures.
     "answers picture": "How long does each job take?",
     "described answers": "Time of each job on a logarithmic axis. {answers}",
