@@ -57,9 +57,7 @@ class Row:
     ask_seconds: float
     """Time of the whole command."""
     asked: Job
-    asked_longer: Job
     ran: Job
-    ran_longer: Job
 
     @property
     def ratio(self) -> float:
@@ -78,8 +76,9 @@ class Row:
     @property
     def answers(self) -> list[tuple[str, str]]:
         """Answers for the job and for a longer one, by asking and by the run."""
-        pairs = (self.asked, self.ran), (self.asked_longer, self.ran_longer)
-        return [(_answer(asked), _answer(ran)) for asked, ran in pairs]
+        both = self.asked, self.ran
+        longer = (_of_epochs(job, LONGER * job.epochs) for job in both)
+        return [(_answer(asked), _answer(ran)) for asked, ran in (both, longer)]
 
     def __str__(self) -> str:
         words = ", ".join(
@@ -186,8 +185,7 @@ def _experiment(name: str, seconds: float, folder: Path) -> Row:
     epochs = _epochs(asked, round(asked.epochs), seconds)
     project.plan(epochs)
     ran = project.run()
-    both = [_of_epochs(result, LONGER * epochs) for result in (asked, ran)]
-    return Row(name, ask_seconds, _of_epochs(asked, epochs), both[0], ran, both[1])
+    return Row(name, ask_seconds, _of_epochs(asked, epochs), ran)
 
 
 def _of_epochs(job: Job, epochs: float) -> Job:
@@ -218,8 +216,7 @@ def _script(name: str, seconds: float, folder: Path) -> Row:
     epochs = _epochs(_asked(name, watched, 10), 10, seconds)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "ran")
     ran = _run_whole(name, [*command, str(epochs)], folder)
-    asked, longer = (_asked(name, watched, factor * epochs) for factor in (1, LONGER))
-    return Row(name, ask_seconds, asked, longer, ran, _longer(ran))
+    return Row(name, ask_seconds, _asked(name, watched, epochs), ran)
 
 
 def _asked(name: str, watched: Watched, epochs: int) -> Job:
@@ -247,11 +244,6 @@ def _run_whole(name: str, command: list[str], folder: Path) -> Job:
     return job_of_script(ran)
 
 
-def _longer(job: Job) -> Job:
-    """Return the job as it would be for more epochs."""
-    return _of_epochs(job, LONGER * job.epochs)
-
-
 # -- programs ------------------------------------------------------------------------------------
 
 
@@ -271,7 +263,7 @@ def program(name: str, programs: Path, folder: Path) -> Row:
     print(f"{name}: {job.name}")
     measured = measured_script(name, watched, "cpu", _HOST)
     asked = measured_job(measured, job.epochs, job.epoch_steps)
-    return Row(name, ask_seconds, asked, _longer(asked), ran, _longer(ran))
+    return Row(name, ask_seconds, asked, ran)
 
 
 def processes_in(folder: Path) -> list[int]:

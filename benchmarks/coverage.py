@@ -220,14 +220,12 @@ def measured(recording: Recording, first: int, last: int) -> Job:
     sums = [part.sum(axis=0) for part in np.array_split(blocks, min(_PARTS, len(blocks)))]
     host: dict[str, Any] = {"threads": torch.get_num_threads(), "processes": 1, "cpu": None}
     script: dict[str, Any] = {"parameter_count": None, "precision": "fp32", "metrics": {}}
+    where: Any = dict.fromkeys(("device_name", "host_name"), "")
     record: Any = Measured.model_construct(
-        job=recording.job,
+        **where,
         device="cpu",
-        device_name="",
-        host_name="",
-        git_commit=None,
-        packages={},
         started_at_unix_seconds=0.0,
+        job=recording.job,
         parts=tuple(
             TimedPart(seconds=float(seconds), steps=float(count), epoch=0, holds="steps")
             for seconds, count in sums

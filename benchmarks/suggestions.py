@@ -27,7 +27,6 @@ from torch import nn
 from torch.utils.data import default_collate
 
 from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_speedup
-from photofinish.answer.step_costs import StepCosts
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
@@ -358,12 +357,9 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
     with scratch_steps(trainer, _LARGER * size, at_once=5) as (own_steps, other_steps):
         others = [Way(other_steps, 5)]
         same, (other,) = turns(trainer, Way(own_steps, 5), others, math.inf, 10)
-    settings: Any = SimpleNamespace(
-        batch_size=size,
-        dataset="planted",
-        workers=getattr(trainer.experiment.input, "workers", None),
-        persistent_workers=getattr(trainer.experiment.input, "persistent_workers", False),
-    )
+    given = trainer.experiment.input.model_dump()
+    workers = {key: given.get(key) for key in ("workers", "persistent_workers")}
+    settings: Any = SimpleNamespace(batch_size=size, dataset="planted", **workers)
     job: Any = SimpleNamespace(
         name="planted",
         settings=settings,
@@ -375,19 +371,13 @@ def _suggested(trainer: Trainer, found: LoaderTimes, by: str | None) -> Remedy |
         steady_state=same,
         samples=trainer.training.image_count,
     )
-    attribution: Any = SimpleNamespace(other_batch=other, other_batch_images=_LARGER * size)
-    seconds = [each / trainer.steps_per_epoch for each in epochs]
-    low, high = np.quantile(seconds, [0.1, 0.9])
-    costs = StepCosts(
+    low, high = np.quantile(epochs, [0.1, 0.9]) / trainer.steps_per_epoch
+    costs: Any = SimpleNamespace(
         settings=settings,
-        attribution=attribution,
-        parts_seconds={},
-        loading_seconds=0.0,
+        attribution=SimpleNamespace(other_batch=other, other_batch_images=_LARGER * size),
         input_seconds=0.0,
         step_alone_seconds=same.median_seconds,
-        fixed_seconds=0.0,
-        epoch_share_seconds=statistics.fmean(seconds),
-        epoch_share_spread=(float(low), float(high)),
+        epoch_share_spread=(low, high),
     )
     remedies = loader_remedies(job)
     if by == "batch size":
