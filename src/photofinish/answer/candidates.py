@@ -97,16 +97,16 @@ def candidates(
 def recorded(elsewhere: Sequence[Job], settings: Comparing) -> list[Candidate]:
     """Return the GPUs that other machines recorded, each with its median time."""
     records: dict[str, list[Job]] = defaultdict(list)
-    for job in sorted(elsewhere, key=lambda each: each.whole_seconds):
+    for job in sorted(elsewhere, key=lambda job: job.whole_seconds):
         records[short_name(job.hardware)].append(job)
-    found = []
-    for name, every in records.items():
-        of_gpu = [each for each in every if not each.busy] or every
-        middle, seconds = of_gpu[len(of_gpu) // 2], median(each.whole_seconds for each in of_gpu)
+    gpus = []
+    for name, jobs in records.items():
+        quiet = [job for job in jobs if not job.busy] or jobs
+        middle, seconds = quiet[len(quiet) // 2], median(job.whole_seconds for job in quiet)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
         terms = terms_of(name, settings)
-        found.append(Candidate(name, "recorded", time, terms, job=middle))
-    return found
+        gpus.append(Candidate(name, "recorded", time, terms, job=middle))
+    return gpus
 
 
 def short_name(gpu: str) -> str:
@@ -117,12 +117,12 @@ def short_name(gpu: str) -> str:
 
 def estimated(options: Sequence[RentalOption]) -> list[Candidate]:
     """Return the accelerators that may be rented and whose memory may suffice."""
-    found = []
+    gpus = []
     for option in options:
         if option.estimate and option.fits != "no":
             name, time = option.accelerator.name, option.estimate.job
-            found.append(Candidate(name, "estimated", time, option.terms, option))
-    return found
+            gpus.append(Candidate(name, "estimated", time, option.terms, option))
+    return gpus
 
 
 def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
@@ -141,15 +141,15 @@ def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
     return [replace(gpu, time=replace(gpu.time, seconds=math.exp(times[gpu.name]))) for gpu in gpus]
 
 
-def for_all(of_each: Sequence[list[Candidate]]) -> list[Candidate]:
+def for_all(of_jobs: Sequence[list[Candidate]]) -> list[Candidate]:
     """Return the GPUs with times for every job, with the sums of these times."""
-    found = []
-    for candidate in of_each[0]:
-        same = [each for gpus in of_each for each in gpus if each.name == candidate.name]
-        if len(same) == len(of_each):
-            weakest = next((each for each in same if each.basis == "estimated"), candidate)
-            found.append(replace(weakest, time=total([each.time for each in same])))
-    return found
+    summed = []
+    for candidate in of_jobs[0]:
+        same = [gpu for gpus in of_jobs for gpu in gpus if gpu.name == candidate.name]
+        if len(same) == len(of_jobs):
+            weakest = next((gpu for gpu in same if gpu.basis == "estimated"), candidate)
+            summed.append(replace(weakest, time=total([gpu.time for gpu in same])))
+    return summed
 
 
 class Runs(NamedTuple):
@@ -228,6 +228,6 @@ class Worth:
         low, high = self.saved
         if self.about != "renting" or low <= 0:
             return None
-        perhaps, surely = (math.ceil(self.terms.least_seconds / each) for each in (high, low))
+        perhaps, surely = (math.ceil(self.terms.least_seconds / saved) for saved in (high, low))
         is_known = surely <= min(MOST_RUNS, WIDEST_RUNS * perhaps)
         return Runs(perhaps, surely) if is_known else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 from photofinish.answer.candidates import About, Answer, Runs, Worth
@@ -173,27 +174,39 @@ def _would_decide(worth: Worth) -> bool:
     return worth.gained_seconds > 0 and not is_open
 
 
+@dataclass(frozen=True)
+class _Change:
+    action: Action
+    gain: float
+    """Speed-up of the job on its device."""
+    gain_over_cpu: float
+    """Speed-up over the CPU as it is."""
+
+
 def _change(pair: Comparison, worth: Worth) -> Action | None:
     """Return fewer epochs or a change of settings that gains more than the GPU, or None.
 
     A change on the GPU here counts if the job then takes it less than the CPU.
     """
-    # Each with its gain, and the one over the CPU as it is.
-    found: list[tuple[float, float, Action]] = []
+    changes = []
     if fewer := fewer_epochs(pair.cpu, pair.settings):
-        found.append((fewer.gain, fewer.gain, Action("fewer epochs", fewer=fewer)))
+        changes.append(_Change(Action("fewer epochs", fewer=fewer), fewer.gain, fewer.gain))
     of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []
     for run in (pair.cpu, *of_gpu):
-        remedies = [each for diagnosis in pair.diagnoses[run.device] for each in diagnosis.remedies]
-        same_model = (each for each in remedies if each.learns != "something else")
+        remedies = chain.from_iterable(cause.remedies for cause in pair.diagnoses[run.device])
+        same_model = (remedy for remedy in remedies if remedy.learns != "something else")
         if remedy := next(same_model, None):
             gain = remedy.predicted.of_job(run).middle
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
-            found.append((gain, over_cpu, action))
+            changes.append(_Change(action, gain, over_cpu))
     by_gpu = worth.here.seconds / worth.there_seconds if worth.is_yes else 1.0
-    pays = [each for each in found if min(each[:2]) >= LEAST_GAIN and each[0] > by_gpu]
-    return max(pays, key=lambda each: each[1])[2] if pays else None
+    pays = [
+        change
+        for change in changes
+        if min(change.gain, change.gain_over_cpu) >= LEAST_GAIN and change.gain > by_gpu
+    ]
+    return max(pays, key=lambda change: change.gain_over_cpu).action if pays else None
 
 
 def fewer_epochs(run: Job, settings: Comparing) -> FewerEpochs | None:
@@ -202,17 +215,17 @@ def fewer_epochs(run: Job, settings: Comparing) -> FewerEpochs | None:
     The best accuracy of a training that a time limit ended is not known, nor what fewer epochs
     reach if the schedule depends on their number.
     """
-    accuracies, given = [epoch.validation_accuracy for epoch in run.history], run.settings
-    if not given or not accuracies or None in accuracies:
+    accuracies, chosen = [epoch.validation_accuracy for epoch in run.history], run.settings
+    if not chosen or not accuracies or None in accuracies:
         return None
-    if given.stops_early or given.depends_on_epochs:
+    if chosen.stops_early or chosen.depends_on_epochs:
         return None
-    known = [each or 0.0 for each in accuracies]
+    known = [accuracy or 0.0 for accuracy in accuracies]
     wanted = [settings.target_accuracy] if settings.target_accuracy is not None else []
     learns = max(known) > known[0]
     wanted += [max(known)] if learns and not run.untimed_epochs else []
     for epoch, accuracy in enumerate(known, 1):
-        if any(accuracy >= each for each in wanted):
+        if any(accuracy >= least for least in wanted):
             share = epoch / run.epochs
             if share > LONG_BEFORE:
                 return None
@@ -230,6 +243,6 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
     if worth.about != "renting" or not worth.gpu or worth.jobs > 1 or not worth.interval:
         return None
     limit = pair.bounds.job.at_most  # by this machine's loading and start-up
-    low, high = (min(each, limit) for each in worth.interval)
+    low, high = (min(end, limit) for end in worth.interval)
     speedup = min(worth.here.seconds / worth.gpu.time.seconds, limit)
     return (speedup, (low, high)) if speedup >= LEAST_GAIN else None

@@ -143,6 +143,6 @@ def _against_computing(run: Job, costs: StepCosts) -> Remedy | NoRemedy:
         for tried in costs.attribution.tried
         if tried.by != "captured"
     ]
-    worth = [each for each in remedies if each.is_worth_it(run)]
-    worth.sort(key=lambda each: each.predicted.middle / (_BF16_GAIN if each.by == "bf16" else 1))
+    worth = [remedy for remedy in remedies if remedy.is_worth_it(run)]
+    worth.sort(key=lambda it: it.predicted.middle / (_BF16_GAIN if it.by == "bf16" else 1))
     return worth[-1] if worth else "used well"

@@ -36,17 +36,17 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
     """Return the experiments as a grid, or None if not exactly two settings vary."""
     settings = [pair.cpu.settings.values for pair in pairs if pair.cpu.settings]
     values: dict[str, list[str]] = defaultdict(list)
-    for key in dict.fromkeys(key for each in settings for key in each):
-        values[key] = list(dict.fromkeys(str(each.get(key)) for each in settings))
-    varying = [key for key, found in values.items() if len(found) > 1]
+    for key in dict.fromkeys(key for chosen in settings for key in chosen):
+        values[key] = list(dict.fromkeys(str(chosen.get(key)) for chosen in settings))
+    varying = [key for key, texts in values.items() if len(texts) > 1]
     if len(varying) != 2:
         return None
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
-    for pair, decision, each in zip(pairs, decisions, settings, strict=True):
+    for pair, decision, chosen in zip(pairs, decisions, settings, strict=True):
         speedup = of_one_training(pair, decision.worth).speedup
         figure = speedup or pair.bounds.job.as_measured
-        place = str(each.get(row_key)), str(each.get(column_key))
+        place = str(chosen.get(row_key)), str(chosen.get(column_key))
         cells[place] = Cell(figure, speedup is None, decision.answer)
     rows, columns = values[row_key], values[column_key]
     if len(cells) < len(rows) * len(columns):

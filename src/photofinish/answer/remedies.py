@@ -49,13 +49,13 @@ class Gain(NamedTuple):
             return cls()
         low, high = speedup
         fast, slow = (
-            min(1.0, costs.step_alone_seconds / each) for each in costs.epoch_share_spread
+            min(1.0, costs.step_alone_seconds / share) for share in costs.epoch_share_spread
         )
         low = 1 / (1 - slow + steps * slow / low)
         high = 1 / steps / (1 - fast + fast / high)
         if not costs.input_seconds:
             return cls(low, high)
-        least, most = (each / costs.input_seconds for each in costs.epoch_share_spread)
+        least, most = (share / costs.input_seconds for share in costs.epoch_share_spread)
         return cls(min(low, least), min(high, most))
 
     @property
@@ -117,8 +117,8 @@ def loader_remedies(run: Job) -> list[Remedy]:
         steps = max(1.0, run.samples / settings.batch_size)
         gain = _gain_of_input(run, steps, loader, settings, tried)
         remedies.append(to_remedy(run, settings, tried, gain))
-    remedies = [each for each in remedies if each.is_worth_it(run)]
-    return sorted(remedies, key=lambda each: -each.predicted.middle)[:_MOST_REMEDIES]
+    remedies = [remedy for remedy in remedies if remedy.is_worth_it(run)]
+    return sorted(remedies, key=lambda remedy: -remedy.predicted.middle)[:_MOST_REMEDIES]
 
 
 def _gain_of_input(
@@ -128,9 +128,9 @@ def _gain_of_input(
     speedup = step_speedup(tried.turns)
     if speedup is None:
         return Gain()
-    given = tried.changes.get("input", {})
-    workers = 0 if given == "resident" else given.get("workers", settings.workers or 0)
-    starts = {0: 0.0} | {each.workers: each.start_seconds for each in loader.tried_workers}
+    changed = tried.changes.get("input", {})
+    workers = 0 if changed == "resident" else changed.get("workers", settings.workers or 0)
+    starts = {0: 0.0} | {tried.workers: tried.start_seconds for tried in loader.tried_workers}
     # Workers that persist start once in all epochs.
     once = 1 / run.epochs
     own_share = once if settings.persistent_workers else 1.0
@@ -139,7 +139,7 @@ def _gain_of_input(
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     low, high = (
-        (step_seconds + own_seconds) / (step_seconds / each + new_seconds) for each in speedup
+        (step_seconds + own_seconds) / (step_seconds / end + new_seconds) for end in speedup
     )
     return Gain(low, high)
 

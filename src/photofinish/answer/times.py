@@ -49,9 +49,9 @@ def time_by_load(run: Job, *, with_seeds: bool = False) -> ByLoad:
 
 def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
     """Return the time of all jobs of a sweep."""
-    busy, idle = total([each.busy for each in times]), total([each.idle for each in times])
-    is_busy = any(each.is_busy for each in times)
-    return ByLoad(busy, idle, is_busy, all(each.is_known for each in times))
+    busy, idle = total([time.busy for time in times]), total([time.idle for time in times])
+    is_busy = any(time.is_busy for time in times)
+    return ByLoad(busy, idle, is_busy, all(time.is_known for time in times))
 
 
 def job_time(run: Job, *, with_seeds: bool = False) -> UncertainTime:

@@ -109,18 +109,18 @@ def loads_longer_than_it_starts(pair: Comparison) -> bool:
 def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     """Decide for all experiments of a sweep. Return None if the settings name no accelerators."""
     settings = sweep[0].settings
-    found = for_all([_with_seeds(pair.cpu, pair.candidates) for pair in sweep])
-    if not found and not settings.accelerators:
+    gpus = for_all([_with_seeds(pair.cpu, pair.candidates) for pair in sweep])
+    if not gpus and not settings.accelerators:
         return None
     if set(settings.accelerators) == accelerators().keys():
         # Of all GPUs, one that can't be rented is only shown, unless the user has a record of it.
-        known = [each for each in found if each.terms.is_rented or each.basis == "recorded"]
-        found = known or found
+        known = [gpu for gpu in gpus if gpu.terms.is_rented or gpu.basis == "recorded"]
+        gpus = known or gpus
     here = total_by_load([time_by_load(pair.cpu, with_seeds=True) for pair in sweep])
-    if found:
-        return _by_candidates(here, found, len(sweep))
+    if gpus:
+        return _by_candidates(here, gpus, len(sweep))
     every = [terms_of(name, settings) for name in settings.accelerators]
-    terms = min(every, key=lambda each: each.least_seconds)
+    terms = min(every, key=lambda terms: terms.least_seconds)
     is_short = here.busy.interval[1] <= terms.least_seconds
     return Worth(
         "renting" if terms.is_rented else "using",
@@ -132,16 +132,16 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
     )
 
 
-def _by_candidates(here: ByLoad, found: Sequence[Candidate], jobs: int) -> Worth:
+def _by_candidates(here: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Worth:
     """Decide by the cheapest GPU with the best answer, by its own time, then by data sheets."""
 
     def word(gpu: Candidate) -> Answer:
         return _common(of_rented(cpu, gpu.time, gpu.terms) for cpu in (here.busy, here.idle))
 
-    def key(gpus: tuple[Candidate, Candidate]) -> tuple[list[int], tuple[bool, float, float]]:
-        return [_RANKS[word(gpu)] for gpu in gpus], gpus[1].value
+    def key(sides: tuple[Candidate, Candidate]) -> tuple[list[int], tuple[bool, float, float]]:
+        return [_RANKS[word(gpu)] for gpu in sides], sides[1].value
 
-    best, _ = min(zip(found, by_data_sheets(found), strict=True), key=key)
+    best, _ = min(zip(gpus, by_data_sheets(gpus), strict=True), key=key)
     answer = word(best)
     saves = here.busy.minus(best.time)[0] > 0
     reason: Reason = "saves too little" if saves else "saves nothing"
@@ -177,20 +177,20 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     here = pair.time_here
     if worth.gpu is None:
         return replace(worth, time_here=here)
-    own = next(each for each in pair.candidates if each.name == worth.gpu.name)
+    own = next(gpu for gpu in pair.candidates if gpu.name == worth.gpu.name)
     return _of(worth, here, own)
 
 
 def _with_seeds(cpu: Job, gpus: Sequence[Candidate]) -> list[Candidate]:
     """Return the GPUs with the time of all seeds. Further seeds have no start-up."""
-    found = []
-    for each in gpus:
+    with_seeds = []
+    for gpu in gpus:
         passes_seconds = 0.0
-        if each.job:  # of a record, which may have other seeds
-            passes_seconds = each.job.passes_seconds
-        elif each.option and each.option.estimate:
-            passes_seconds = each.time.seconds - each.option.estimate.startup_seconds
+        if gpu.job:  # of a record, which may have other seeds
+            passes_seconds = gpu.job.passes_seconds
+        elif gpu.option and gpu.option.estimate:
+            passes_seconds = gpu.time.seconds - gpu.option.estimate.startup_seconds
         seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
-        time = replace(each.time, seconds=each.time.seconds + seeds_seconds)
-        found.append(replace(each, time=time))
-    return found
+        time = replace(gpu.time, seconds=gpu.time.seconds + seeds_seconds)
+        with_seeds.append(replace(gpu, time=time))
+    return with_seeds
