@@ -13,7 +13,7 @@ import pytest
 import yaml
 from conftest import ROOT, MakeExperiment, MakeResult
 from outputs import write_report
-from result_files import job_of, pair_of, trained, with_record, with_timings
+from result_files import pair_of, trained, with_record, with_timings
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Diagnosis
@@ -45,9 +45,7 @@ def make_pair(make_result: MakeResult, make_experiment: MakeExperiment) -> Any:
         run = with_record(run, experiment=make_experiment(**settings))
         host = run.times.host.model_copy(update={"threads": threads})
         run = with_timings(run, host=host)
-        found = tuple(
-            Diagnosis("an epoch", "input-bound", job_of(run), (each,)) for each in remedies
-        )
+        found = tuple(Diagnosis("an epoch", "input-bound", (each,)) for each in remedies)
         return replace(pair_of(run), diagnoses={"cpu": found})
 
     return make

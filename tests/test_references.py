@@ -150,6 +150,14 @@ def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
     assert "75.00% test accuracy" in row["test"]
 
 
+def test_equal_records_of_two_machines_are_both_compared(
+    here: list[DeviceResult], gpu_elsewhere: TrainedRecords
+) -> None:
+    records = [recorded(gpu_elsewhere, machine) for machine in ("one", "two")]
+    rows = references_table(record_of(paired(here, None, records)[0]))
+    assert ["accuracy" in row["test"] for row in rows] == [True, True]
+
+
 @pytest.mark.parametrize(("seeds_here", "seeds_there"), [(5, 1), (1, 5)])
 def test_a_recorded_gpu_counts_as_many_seeds_as_the_job(
     here: list[DeviceResult], gpu_elsewhere: TrainedRecords, seeds_here: int, seeds_there: int

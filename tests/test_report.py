@@ -17,7 +17,7 @@ import pytest
 import yaml
 from conftest import ROOT, MakeResult
 from outputs import record_of, write_report
-from result_files import changed_history, job_of, pair_of, paired, trained
+from result_files import changed_history, pair_of, paired, trained
 from training_stage import contents
 
 import photofinish
@@ -190,7 +190,7 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     cpu = trained(make_result, "mlp")
     remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
-    advised = Diagnosis("an epoch", "input-bound", job_of(cpu), (remedy,))
+    advised = Diagnosis("an epoch", "input-bound", (remedy,))
     pair = pair_of(cpu)
     pair = replace(pair, diagnoses={"cpu": (advised,)})
     write_report([pair], tmp_path)

@@ -76,3 +76,18 @@ def test_steps_that_the_schedule_keeps_from_capture_are_measured_uncaptured(
     schedule = {"name": "one_cycle", "max_lr": 0.1, "cycle_momentum": True}
     assert step_settings(make_experiment(schedule=schedule)).cuda_graphs == "off"
     assert step_settings(make_experiment()).cuda_graphs == "auto"
+
+
+def test_the_end_of_a_loader_is_in_no_part_of_an_epoch(
+    slow_start: Trainer, clock: HeldClock
+) -> None:
+    load = slow_start.training.train_batches
+
+    def end_slowly(epoch: int, at_once: int = 1) -> Iterator[Batch]:
+        yield from load(epoch, at_once)
+        clock.take(100.0)
+
+    slow_start.training.train_batches = end_slowly  # type: ignore[method-assign]
+    steady = [part.timed for part in slow_start.parts(0, 3) if part.timed.holds == "steps"]
+    assert [part.steps for part in steady] == [3, 0.5]
+    assert all(part.seconds == part.steps * STEP_SECONDS for part in steady)

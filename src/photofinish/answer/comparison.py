@@ -80,12 +80,14 @@ class Comparison:
         return _gpus_elsewhere(self.references, self.elsewhere)
 
     @property
-    def same_model_references(self) -> tuple[Job, ...]:
+    def same_model_references(self) -> list[Job]:
         """Records whose losses are comparable, epoch by epoch."""
-        key = self.cpu.settings.losses_key if self.cpu.settings else None
-        return tuple(
-            job for job in self.references if job.settings and job.settings.losses_key == key
-        )
+        return [job for job in self.references if self.has_same_losses(job)]
+
+    def has_same_losses(self, job: Job) -> bool:
+        """Return True if the losses of another experiment are comparable with this one's."""
+        own, other = self.cpu.settings, job.settings
+        return own is not None and other is not None and own.losses_key == other.losses_key
 
 
 def compare(

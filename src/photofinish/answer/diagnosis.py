@@ -41,7 +41,6 @@ NoRemedy = Literal[
 class Diagnosis:
     of: Literal["the job", "an epoch"]
     cause: Cause
-    run: Job
     remedies: tuple[Remedy, ...] = ()
     """Changes that were tried, the best one first."""
     no_remedy: NoRemedy | None = None
@@ -55,7 +54,7 @@ def diagnose(run: Job) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
     diagnoses = []
     if run.startup_seconds > MOST_STARTUP_SHARE * run.whole_seconds:
-        diagnoses.append(Diagnosis("the job", "start-up-bound", run, no_remedy="start-up"))
+        diagnoses.append(Diagnosis("the job", "start-up-bound", no_remedy="start-up"))
     costs = step_costs(run)
     epoch = _diagnose_epoch(run, costs) if costs else _diagnose_waits(run)
     if epoch:
@@ -70,32 +69,32 @@ def _diagnose_waits(run: Job) -> Diagnosis | None:
         remedies = loader_remedies(run) if run.settings else []
         has_tried = run.loader and run.loader.tried_inputs
         return Diagnosis(
-            "an epoch", "input-bound", run, tuple(remedies), "no gain" if has_tried else None
+            "an epoch", "input-bound", tuple(remedies), "no gain" if has_tried else None
         )
     likely: Cause | None = "input-bound" if waits else None
     why = BUSY if waits else run.not_attributed
-    return Diagnosis("an epoch", "not known", run, not_known=why, likely=likely) if why else None
+    return Diagnosis("an epoch", "not known", not_known=why, likely=likely) if why else None
 
 
 def _diagnose_epoch(run: Job, costs: StepCosts) -> Diagnosis:
     cause, remedy = _cause(run, costs)
     if run.step_warnings:
-        return Diagnosis("an epoch", "not known", run, not_known=BUSY, likely=cause)
+        return Diagnosis("an epoch", "not known", not_known=BUSY, likely=cause)
     fewer = fewer_threads(run)
     if fewer and costs.input_seconds <= costs.step_alone_seconds:
         gain = Gain.of_steps(costs, fewer.turns)
         remedy = Remedy("threads", {"devices.cpu.threads": fewer.threads}, gain)
     if isinstance(remedy, Remedy):
         if remedy.is_worth_it(run):
-            return Diagnosis("an epoch", cause, run, (remedy,))
+            return Diagnosis("an epoch", cause, (remedy,))
         remedy = "no gain"
     if tried := loader_remedies(run):
-        return Diagnosis("an epoch", cause, run, tuple(tried))
+        return Diagnosis("an epoch", cause, tuple(tried))
     loader = run.loader
     by_loader = "copies", "workers", "untried copies", "untried workers"
     if remedy in by_loader and loader and loader.tried_inputs:
         remedy = "no gain"
-    return Diagnosis("an epoch", cause, run, no_remedy=remedy)
+    return Diagnosis("an epoch", cause, no_remedy=remedy)
 
 
 def _cause(run: Job, costs: StepCosts) -> tuple[Cause, Remedy | NoRemedy]:

@@ -1,6 +1,6 @@
 """Answers with their evidence, tables and figures: the only input of every output.
 
-An output imports this module alone of `answer`. What stands here was computed once.
+An output imports only this module of `answer`. Each value is computed once, here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from photofinish.results.trained import DEVICE_LABELS, DeviceEvaluation, DeviceL
 from photofinish.wording import counted
 
 __all__ = [
-    "BUSY", "MOST_RUNS", "PARTS", "SECONDS_AN_HOUR", "About", "Answer", "Basis",
+    "BUSY", "MOST_OF_IT", "MOST_RUNS", "PARTS", "SECONDS_AN_HOUR", "About", "Answer", "Basis",
     "Candidate", "Cause", "Decision", "DeviceLabel", "Grid", "Interval", "Kind", "Layer",
     "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
     "Speedup", "Spread", "Worth", "cost_of", "metric_texts",
 ]  # fmt: skip
+MOST_OF_IT = 0.5
+"""Share from which an answer says that a GPU mostly waits, or launches."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,14 @@ class KnownCause:
     remedies: tuple[Remedy, ...]
     """Changes that were tried, each with the gain of the whole job."""
     share: float
-    """Share of an epoch or of a step that it takes, and the time of that."""
+    """Share of the job, of an epoch or of a step that it takes."""
     seconds: float
+    """Time of that share of an epoch or step."""
     step_seconds: float
     is_apart: bool
-    """True if steps were taken apart, and whether a loader brings their batches."""
+    """True if steps were taken apart."""
     has_loader: bool
+    """True if a loader brings their batches."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,9 @@ class RunRecord:
     launching_share: float
     """Least share of a script's step that launching takes."""
     timed: str
-    """Epochs or steps that were timed, of all, and their number."""
+    """Epochs or steps that were timed, of all, such as `3 of 50 epochs`."""
     done: str
+    """Number of those that were timed."""
     is_extrapolated: bool
     is_bound: bool
     may_stop_early: bool
@@ -105,8 +110,9 @@ class RunRecord:
     threads: int
     cores: int
     busy: Sequence[str]
-    """Reasons why its times are unreliable, then those why its steps are."""
+    """Reasons why its times are unreliable."""
     busy_steps: Sequence[str]
+    """Reasons why the times of its steps are."""
     others_share: float
     uncounted: Sequence[str]
     """Operators of a step without a formula for their arithmetic."""
@@ -165,8 +171,9 @@ class JobRecord:
     options: tuple[RentalOption, ...]
     not_counted: str | None
     stays_seconds: float
-    """Time that stays on the CPU with any GPU, and its share of the job or of an epoch."""
+    """Time that stays on the CPU with any GPU."""
     stays_share: float
+    """Share of the job or of an epoch that stays."""
     loads_longer: bool
     """True if most of that is loading, not start-up."""
     slow_kernels: SlowKernels | None
@@ -246,7 +253,7 @@ def run_record(job: Job, diagnoses: Sequence[Diagnosis]) -> RunRecord:
     trained, script, operations = job.trained, job.script, job.operations
     steps = [part for part in job.parts if part.holds == "steps"]
     launching_share = 0.0
-    if script and script.idle_share and operations:
+    if script and script.idle_share >= MOST_OF_IT and operations:  # else the GPU's work hides it
         launching_seconds = operations.kernels * LAUNCH_SECONDS[0]
         launching_share = min(1.0, launching_seconds / job.median_step_seconds)
     taken = trained.steps_taken if trained else None
@@ -295,7 +302,9 @@ def _cause(job: Job, found: Diagnosis) -> KnownCause:
     """Return a cause with the share of the time that it takes."""
     costs, kind = step_costs(job), found.likely or found.cause
     share, seconds, step_seconds = job.waiting_share, 0.0, 0.0
-    if costs is None and share:
+    if found.cause == "start-up-bound":
+        share = job.startup_seconds / job.whole_seconds
+    elif costs is None and share:
         seconds = share * (step_share_seconds(job) or 0.0)
         step_seconds = job.median_step_seconds
     elif costs and kind in ("input-bound", "copy-bound"):
@@ -320,7 +329,6 @@ def _cause(job: Job, found: Diagnosis) -> KnownCause:
 
 
 def _recorded(pair: Comparison, job: Job) -> RecordedRun:
-    is_same = job.trained is not None and job in pair.same_model_references
     return RecordedRun(
         job.hardware,
         short_name(job.hardware),
@@ -330,7 +338,7 @@ def _recorded(pair: Comparison, job: Job) -> RecordedRun:
         job.whole_seconds,
         timed_text(job),
         job.untimed_epochs > 0,
-        job.trained.scores.in_words if job.trained and is_same else None,
+        job.trained.scores.in_words if job.trained and pair.has_same_losses(job) else None,
         job.history,
         job.busy,
     )

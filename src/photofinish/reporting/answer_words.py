@@ -8,7 +8,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 
-from photofinish.answer.record import Candidate, Decision, Interval, JobRecord, Worth
+from photofinish.answer.record import MOST_OF_IT, Candidate, Decision, Interval, JobRecord, Worth
 from photofinish.reporting.causes import how_known, remedy_line, short_cause
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
@@ -24,9 +24,6 @@ from photofinish.wording import (
     span,
     with_article,
 )
-
-MOST_OF_IT = 0.5
-"""Least share of its time that a GPU waits if the first line says so: most of it."""
 
 
 def answer_text(job: JobRecord) -> str:

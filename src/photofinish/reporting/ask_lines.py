@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.answer.record import (
+    MOST_OF_IT,
     SECONDS_AN_HOUR,
     Candidate,
     DeviceLabel,
@@ -19,7 +20,7 @@ from photofinish.answer.record import (
     RunRecord,
 )
 from photofinish.files import to_json, write_text_atomically
-from photofinish.reporting.answer_words import MOST_OF_IT, cost_text, gpu_words, there_text
+from photofinish.reporting.answer_words import cost_text, gpu_words, there_text
 from photofinish.reporting.answers import answer_of
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, verdict
@@ -208,8 +209,7 @@ def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
     script = job.cpu.script
     if script and script.compiles and decision.worth.basis == "estimated":
         yield say("eager estimate", gpu=gpu_words(decision.worth))
-    is_idle = gpu and gpu.script and gpu.script.idle_share >= MOST_OF_IT  # else work hides it
-    if gpu and is_idle and gpu.launching_share > MOST_OF_IT:
+    if gpu and gpu.launching_share > MOST_OF_IT:
         yield say("launching", share=gpu.launching_share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None
     if job.not_counted and not gpu and not is_said:

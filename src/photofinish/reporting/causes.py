@@ -17,8 +17,7 @@ _MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "un
 def cause(run: RunRecord, found: KnownCause) -> str:
     """Return what a job or an epoch waits for, with times."""
     if found.cause == "start-up-bound":
-        share = run.startup_seconds / run.whole_seconds
-        return say(found.cause, share=share, whole=run.whole_seconds)
+        return say(found.cause, share=found.share, whole=run.whole_seconds)
     if found.not_known:
         return say("why: busy") if found.not_known == BUSY else found.not_known
     if not found.is_apart:
@@ -37,14 +36,14 @@ def cause(run: RunRecord, found: KnownCause) -> str:
 
 def short_cause(run: RunRecord) -> str:
     """Return what takes most of a job's time, or ""."""
-    text = _share(run, run.causes[0]) if run.causes else ""
+    text = _share(run.causes[0]) if run.causes else ""
     return say("likely share", cause=text) if text and run.causes[0].likely else text
 
 
-def _share(run: RunRecord, found: KnownCause) -> str:
+def _share(found: KnownCause) -> str:
     kind = found.likely or found.cause
     if kind == "start-up-bound":
-        return say("share of start-up", share=run.startup_seconds / run.whole_seconds)
+        return say("share of start-up", share=found.share)
     if (not found.is_apart and kind != "input-bound") or kind == "not known":
         return ""
     kinds = {

@@ -1,4 +1,4 @@
-"""The waist: what is known of a job on one device, as plain values. Answers know nothing else."""
+"""What is known of a job on one device, as plain values: `answer` reads nothing else."""
 
 from __future__ import annotations
 

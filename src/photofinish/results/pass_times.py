@@ -1,4 +1,4 @@
-"""Times of a process that trains or measures, and the machine that took them."""
+"""Where a process ran, its readings of instruments, and its overhead."""
 
 from __future__ import annotations
 

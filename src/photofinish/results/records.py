@@ -18,7 +18,7 @@ from photofinish.errors import UserError
 from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.machine.load import LoadWindow
 from photofinish.nested import Nested
-from photofinish.results import EpochMetrics, EpochTiming, median_training_seconds, passed_seconds
+from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
 from photofinish.results.pass_times import Overhead, Readings, StepsTaken, Where
 from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
 
@@ -126,11 +126,6 @@ class TrainingTimes(Readings, Where):
     def all_epochs(self) -> list[EpochTiming]:
         """Epochs of the first training and of its repeats."""
         return [*self.epochs, *(timing for repeat in self.repeats for timing in repeat)]
-
-    @property
-    def median_epoch_seconds(self) -> float:
-        """Median duration of a training pass."""
-        return median_training_seconds(self.all_epochs)
 
     @property
     def once_seconds(self) -> float:

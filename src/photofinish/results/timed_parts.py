@@ -9,7 +9,7 @@ from photofinish.results import TimedPart
 
 _SLOWER = 1.1
 """Factor by which the first epoch must be slower if its excess is to count once."""
-_LATER_PARTS = 3
+LATER_PARTS = 3
 """Minimum number of parts in later epochs, to see whether the first epoch is slower."""
 
 
@@ -62,7 +62,7 @@ def slow_and_usual(parts: Sequence[TimedPart]) -> tuple[list[TimedPart], list[Ti
     steady = [part for part in parts if part.holds != "start"] or list(parts)
     first = [part for part in steady if part.epoch == 0]
     later = [part for part in steady if part.epoch > 0]
-    if first and len(later) >= _LATER_PARTS and step_of(first) > _SLOWER * step_of(later):
+    if first and len(later) >= LATER_PARTS and step_of(first) > _SLOWER * step_of(later):
         return first, later
     return [], steady
 

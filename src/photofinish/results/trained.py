@@ -142,7 +142,7 @@ class FirstScriptSteps(Record):
     """Seed of torch, which is another in each run of a script without one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Predictions:
     """Predictions and true targets, with a row for each test item, or for each value or label."""
 
@@ -154,7 +154,6 @@ class Predictions:
 class Trained:
     """Model that an experiment's training on one device learned, epoch by epoch."""
 
-    experiment: str
     device: DeviceLabel
     settings: Mapping[str, str]
     """Settings by their dotted names."""

@@ -58,7 +58,7 @@ def job_of_training(
         steps_per_epoch=times.steps_per_epoch,
         samples=times.training_image_count,
         timed=TimedShare(len(times.epochs), times.planned_epochs, "epoch"),
-        untimed_epochs=times.epochs_left,
+        untimed_epochs=float(times.epochs_left),
         startup_seconds=times.startup_seconds,
         startup_cpu_seconds=times.startup_cpu_seconds,
         once_seconds=times.once_seconds,
@@ -100,29 +100,29 @@ def pair_of_trainings(
 
 
 def with_references(pairs: Sequence[JobPair], references: Iterable[Reference]) -> list[JobPair]:
-    """Add the jobs of the records that take equal steps, as many as each job.
+    """Return the pairs, each with the jobs of the records that take as many equal steps.
 
     Settings on which `measure` does not depend may differ, such as epochs and learning rate. So may
     settings that only accelerators read, in another CPU's record. Hardware that this machine also
     has is left out.
     """
-    here = {job.hardware for pair in pairs for job in pair[:2] if job}
-    elsewhere = [record for record in references if record.hardware not in here]
-    of_pairs = []
+    own_hardware = {job.hardware for pair in pairs for job in pair[:2] if job}
+    recorded = [
+        (job_settings(reference.training), reference)
+        for reference in references
+        if reference.hardware not in own_hardware
+    ]
+    with_jobs = []
     for pair in pairs:
         jobs, own = [], pair.cpu.settings
-        for reference in elsewhere:
-            job = job_of_reference(reference, round(pair.cpu.epochs))
-            if own and job.settings and _same_steps(job.device, job.settings, own):
-                jobs.append(job)
-        of_pairs.append(pair._replace(references=tuple(jobs)))
-    return of_pairs
-
-
-def _same_steps(device: DeviceLabel, one: JobSettings, other: JobSettings) -> bool:
-    if device == "cpu":
-        return one.steps_key_on_cpu == other.steps_key_on_cpu
-    return one.steps_key == other.steps_key
+        for settings, reference in recorded:
+            keys = own and (own.steps_key, settings.steps_key)
+            if own and reference.training.device == "cpu":
+                keys = own.steps_key_on_cpu, settings.steps_key_on_cpu
+            if keys and keys[0] == keys[1]:
+                jobs.append(job_of_reference(reference, round(pair.cpu.epochs)))
+        with_jobs.append(pair._replace(references=tuple(jobs)))
+    return with_jobs
 
 
 def job_of_reference(reference: Reference, epochs: int) -> Job:
@@ -158,7 +158,6 @@ def _trained(
 ) -> Trained:
     record = read.record
     return Trained(
-        experiment=read.experiment,
         device=record.device,
         settings=settings.values,
         seed=record.experiment.seed,

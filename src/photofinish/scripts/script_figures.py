@@ -14,7 +14,7 @@ from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
 from photofinish.results import TimedPart
 from photofinish.results.measurements import LoopSteps
-from photofinish.results.timed_parts import slow_and_usual, step_of, wait_of
+from photofinish.results.timed_parts import LATER_PARTS, slow_and_usual, step_of, wait_of
 
 _WARM_UP = 2
 """Number of steps after the first that are left out."""
@@ -143,10 +143,16 @@ class Figures:
 
     @property
     def is_known_well(self) -> bool:
-        """True if a step's mean time is off by less than two runs differ."""
+        """True if a step's mean time is off by less than two runs differ.
+
+        False while a second epoch is too short to show whether the first one is slower.
+        """
         from photofinish.answer.uncertainty import MACHINE, error_of_mean
 
-        _, usual = slow_and_usual(self.parts)
+        slow, usual = slow_and_usual(self.parts)
+        later = sum(part.epoch > 0 for part in usual)
+        if not slow and 0 < later < min(LATER_PARTS, len(usual)):
+            return False
         return error_of_mean([part.seconds / part.steps for part in usual]) < MACHINE
 
 

@@ -188,7 +188,11 @@ class Trainer:
         launches = 1 if part_steps else None
         while left > 0:
             began_seconds, began_steps = self.clock.now_seconds(), self.steps_done
+            if launches:  # else the last part would have the end of the loader, which has no step
+                launches = min(launches, -(-left // (size * self.steps.at_once)))
             losses = list(islice(launched, launches))
+            if not losses:
+                raise RuntimeError(f"epoch {epoch + 1} ended {left} samples early")
             ended_seconds = self.clock.now_seconds()
             samples = min(left, (self.steps_done - began_steps) * size)
             timed = TimedPart(ended_seconds - began_seconds, samples / size, epoch, holds)
