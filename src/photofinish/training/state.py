@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from photofinish.results import EpochMetrics, EpochTiming
+from photofinish.results import EpochMetrics, EpochTiming, TimedPart
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU
 
@@ -46,6 +46,14 @@ class AveragedWeights:
         pairs = zip(self.network.buffers(), self._source.buffers(), strict=True)
         for averaged, trained in pairs:
             averaged.copy_(trained)
+
+
+class TrainedPart(NamedTuple):
+    timed: TimedPart
+    losses: list[torch.Tensor]
+    """Loss of each step, or the losses of steps that were launched together."""
+    ended_seconds: float
+    """Reading of the clock at the part's end."""
 
 
 class TrainState(NamedTuple):
@@ -102,6 +110,14 @@ class Progress:
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Progress:
+        """Return what a checkpoint saved."""
+        metrics = [EpochMetrics(**each) for each in saved["metrics"]]
+        return cls(
+            saved["epochs_done"], metrics, [EpochTiming(**each) for each in saved["timings"]]
+        )
+
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         self.metrics.append(metrics)
         self.timings.append(timing)
@@ -124,12 +140,3 @@ class Progress:
             best = value if is_better else best
             count = 0 if is_better else count + 1
         return count
-
-
-def progress_in(state: dict[str, Any]) -> Progress:
-    progress = state["progress"]
-    return Progress(
-        progress["epochs_done"],
-        [EpochMetrics(**metrics) for metrics in progress["metrics"]],
-        [EpochTiming(**timing) for timing in progress["timings"]],
-    )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from itertools import count, islice, repeat
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -29,7 +29,7 @@ from photofinish.training.graphs import GraphedSteps, Steps, choose_steps
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.losses import Loss
 from photofinish.training.optimizer import build_optimizers
-from photofinish.training.state import AveragedWeights, Progress, TrainState, progress_in, put_back
+from photofinish.training.state import AveragedWeights, Progress, TrainedPart, TrainState, put_back
 from photofinish.training.step import Step
 from photofinish.training.torch_device import (
     CPU,
@@ -52,14 +52,6 @@ WARM_UP_SECONDS = 0.2
 """Time that an idle accelerator needs to reach its full clock, by hand."""
 _LARGE_SHARE = 0.1
 """Share of the free memory above which a network is not copied."""
-
-
-class TrainedPart(NamedTuple):
-    timed: TimedPart
-    losses: list[torch.Tensor]
-    """Loss of each step, or the losses of steps that were launched together."""
-    ended_seconds: float
-    """Reading of the clock at the part's end."""
 
 
 class Trainer:
@@ -384,5 +376,5 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
-        self.progress = progress_in(state)
+        self.progress = Progress.of(state["progress"])
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch
