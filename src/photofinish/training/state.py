@@ -113,10 +113,9 @@ class Progress:
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
         """Return what a checkpoint saved."""
-        metrics = [EpochMetrics(**each) for each in saved["metrics"]]
-        return cls(
-            saved["epochs_done"], metrics, [EpochTiming(**each) for each in saved["timings"]]
-        )
+        metrics = [EpochMetrics(**values) for values in saved["metrics"]]
+        timings = [EpochTiming(**values) for values in saved["timings"]]
+        return cls(saved["epochs_done"], metrics, timings)
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         self.metrics.append(metrics)
