@@ -84,7 +84,7 @@ def test_scores(scores: DeviceEvaluation) -> dict[str, float]:
 
 
 def _measured(job: Job) -> dict[str, float | None]:
-    return {figure.mlflow: value for figure, value in figures_in(job) if figure.mlflow}
+    return {figure.mlflow or figure.name: value for figure, value in figures_in(job)}
 
 
 def milliseconds(value: float) -> int:
