@@ -14,7 +14,7 @@ from recorded_jobs import attributed
 from torch import nn
 from torch.optim import SGD
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.measure import attribution, step_parts
 from photofinish.measure.attribution import (
     changes_to_try,
@@ -108,6 +108,14 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
         parts = attributed(trainer).parts
         for name in StepParts.model_fields:
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
+
+
+def test_many_workers_lengthen_no_measurement_of_a_cpus_steps(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of()
+    workers = LoaderInput(name="loader", workers=16)
+    trainer.experiment = trainer.experiment.model_copy(update={"input": workers})
+    trainer.steps_per_epoch = 100
+    assert len(attributed(trainer).parts.forward_seconds) == 15
 
 
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])

@@ -54,7 +54,6 @@ from photofinish.training.trainer import Trainer
 # By hand, where no reason stands beside it.
 _MOST_TURNS, _MOST_STEPS_PER_SAMPLE = 10, 50
 _MOST_STEPS, _ENOUGH_STEPS = 100, 5
-_LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -167,10 +166,7 @@ def measure_attribution(
 ) -> StepAttribution:
     """Measure where a step's time goes, beside steps on its own and on the other batch."""
     assert timed.other
-    settings = trainer.experiment.input
-    workers = settings.workers if settings.name == "loader" else 0
-    least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
-    steps = max(least_steps, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
+    steps = max(_ENOUGH_STEPS, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
     steps = min(trainer.steps_per_epoch, steps)
     launch_seconds = measure_launches(trainer, steps)
     parts = measure_parts(trainer, steps)
