@@ -21,8 +21,8 @@ from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.budget import Budget
 from photofinish.measure.in_turns import (
+    FEWEST_TURNS,
     LATE_SECONDS,
-    LEAST_TURNS,
     Context,
     Way,
     scratch_steps,
@@ -116,10 +116,12 @@ def other_images(trainer: Trainer, step_seconds: float, budget: Budget) -> int:
     if trainer.device != CPU:
         free_bytes = free_memory_bytes(trainer.device) or 0
     image_bytes = _BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trainer.training.first())
+    turn_seconds = (budget.turns_seconds + LATE_SECONDS) / FEWEST_TURNS
+    other_seconds = min(budget.other_step_seconds, turn_seconds - step_seconds)
     most_images = min(
         free_bytes // image_bytes,
         trainer.training.image_count // LEAST_STEPS_AN_EPOCH,
-        int(budget.other_step_seconds / step_seconds * batch_images),
+        int(other_seconds / step_seconds * batch_images),
     )
     for times in _TIMES_LARGER:
         if times * batch_images <= most_images:
@@ -152,8 +154,8 @@ def time_steps(
     with scratch_steps(trainer, *sizes, at_once=steps) as (own, *other):
         base, threads = Way(own, steps), dict[int, Way]()
         if is_alone and not trainer.experiment.model.compile:
-            turn_seconds = (seconds + LATE_SECONDS) / LEAST_TURNS - batches * step_seconds
-            threads = ways_of_threads(own, step_seconds, turn_seconds)
+            turn_seconds = (seconds + LATE_SECONDS) / FEWEST_TURNS - batches * step_seconds
+            threads = ways_of_threads(trainer, own, step_seconds, turn_seconds)
             base = threads.pop(torch.get_num_threads())
         ways = [base._replace(take=take) for take in other]
         own_state, states = turns(trainer, base, [*ways, *threads.values()], seconds, most)
@@ -174,7 +176,10 @@ def measure_attribution(
     if min(launch_seconds, default=0.0) > min(timed.base.step_seconds) / 2:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
         changes["captured"] = {"cuda_graphs": "on"}
-    beside = partial(try_change, trainer, timed.base.steps_per_sample, budget.turns_seconds)
+    steps_per_sample, seconds = timed.base.steps_per_sample, budget.turns_seconds
+    if FEWEST_TURNS * 2 * steps_per_sample * step_seconds > seconds + LATE_SECONDS:
+        changes.clear()
+    beside = partial(try_change, trainer, steps_per_sample, seconds)
     tried = [beside(by, change) for by, change in changes.items()]
     return StepAttribution(
         parts=parts,
