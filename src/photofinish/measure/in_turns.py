@@ -24,10 +24,8 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
-LEAST_TURNS = 5
-"""Enough turns for an interval, by hand."""
-FEWEST_TURNS = 3
-"""Turns, by hand, that must fit before a change is tried."""
+LEAST_TURNS, FEWEST_TURNS = 5, 3
+"""Enough turns for an interval, and turns that must fit to try a change, by hand."""
 LATE_SECONDS = 1.0
 """Time, by hand, by which a block may be late for the sake of these turns."""
 _LONG_STEP_SECONDS = 0.1
@@ -147,10 +145,9 @@ def ways_of_threads(
 ) -> dict[int, Way]:
     """Return the step with the training's threads, and with half of them and one if they fit.
 
-    Steps with fewer threads may take `most_seconds` in a turn. A trial shows how long they take,
-    unless even the trial may be long. OpenMP's threads spin while they
-    wait for each other, so other programs may make a step many times slower. A single thread does
-    not spin, so its CPU time is the work of a step.
+    Steps with fewer threads may take `most_seconds` in a turn, as a trial shows. OpenMP's threads
+    spin while they wait for each other, so other programs may make a step many times slower. A
+    single thread does not spin, so its CPU time is the work of a step.
     """
     threads = awake = torch.get_num_threads()
 

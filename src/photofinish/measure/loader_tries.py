@@ -51,8 +51,6 @@ _PREFETCHED = 2
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
 _MOST_LOADERS = 2
 """Loaders whose workers run at once in a block. More would share the cores."""
-_MOST_POOLS = 2
-"""Inputs at once on an accelerator, as each that is captured holds a pool of memory."""
 
 
 class OneInput(NamedTuple):
@@ -124,29 +122,27 @@ def try_inputs(
         epoch_seconds -= loading.start_seconds_by(settings.workers)
     least_seconds = loading.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
-    tried, most_inputs = list[Tried](), None if trainer.device == CPU else _MOST_POOLS
-    candidates = attempt_loading(lambda: list(listing(resident))) or []
-    blocks = _blocks(own, candidates, most_inputs)
+    candidates, tried = attempt_loading(lambda: list(listing(resident))) or [], list[Tried]()
+    # On an accelerator, each captured input holds a pool of memory.
+    blocks = _blocks(own, candidates, len(candidates) if trainer.device == CPU else 1)
     del candidates  # the workers of a block end with its loaders
     while blocks:
         seconds = seconds_left(ends_seconds) * len(blocks[0]) / sum(map(len, blocks))
         block = blocks.pop(0)
         timed = try_block(trainer, own, block, step_seconds, loading, seconds)
-        if timed is None and len(block) > 1:  # one input that fails loses no other
+        if not timed and len(block) > 1:  # one input that fails loses no other
             blocks[:0] = [[candidate] for candidate in block]
-        tried += timed or ()
+        tried += timed
     return tuple(tried)
 
 
-def _blocks(
-    own: OneInput, candidates: list[OneInput], most_inputs: int | None
-) -> list[list[OneInput]]:
+def _blocks(own: OneInput, candidates: list[OneInput], most: int) -> list[list[OneInput]]:
     """Divide inputs into blocks of turns. The base returns with each."""
     blocks: list[list[OneInput]] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.workers > 0):
         inputs = _to_open(own, [*(blocks[-1] if blocks else ()), candidate])
-        loaders = sum(batches.workers > 0 for batches in inputs)
-        if not blocks or loaders > _MOST_LOADERS or len(inputs) > (most_inputs or len(inputs)):
+        loaders = sum(source.workers > 0 for source in inputs)
+        if not blocks or loaders > _MOST_LOADERS or len(inputs) > 1 + most:
             blocks.append([])
         blocks[-1].append(candidate)
     return blocks
@@ -154,8 +150,7 @@ def _blocks(
 
 def _to_open(own: OneInput, others: list[OneInput]) -> list[OneInput]:
     """Return the inputs that bring batches. Workers that only stay bring them as before."""
-    stays = [other.by == "workers" and other.settings == own.settings for other in others]
-    return [own, *(other for other, only in zip(others, stays, strict=True) if not only)]
+    return [own, *(one for one in others if one.by != "workers" or one.settings != own.settings)]
 
 
 def try_block(
@@ -165,10 +160,10 @@ def try_block(
     step_seconds: float,
     loading: LoaderTimes,
     most_seconds: float,
-) -> list[Tried] | None:
+) -> list[Tried]:
     """Time steps with inputs in turns with the own, in about `most_seconds`.
 
-    Return those that load, none without time for enough turns, and None if a turn fails.
+    Return those that load, and none if a turn fails or without time for enough turns.
     """
     ends_seconds = time.perf_counter() + most_seconds
     inputs = _to_open(own, others)
@@ -178,10 +173,8 @@ def try_block(
     rounds = [max(1, source.workers) for source in inputs]
     left_seconds = most_seconds - sum(refills) - len(inputs) * WARM_UP_STEPS * step_seconds
     left_seconds -= sum(loading.start_seconds_by(source.workers) for source in inputs)
-    settles = [
-        max(source.prefetched * step_seconds, sum(refills) - refill_seconds)
-        for source, refill_seconds in zip(inputs, refills, strict=True)
-    ]
+    fills, filling = [source.prefetched * step_seconds for source in inputs], sum(refills)
+    settles = [max(fill, filling - refill) for fill, refill in zip(fills, refills, strict=True)]
     # The last input of a turn is the first of the next, and doesn't settle again.
     settling_seconds = sum(settles) - (settles[0] + settles[-1]) / 2
     round_seconds = sum(rounds) * step_seconds
@@ -205,11 +198,9 @@ def try_block(
             return []
         seconds = seconds_left(ends_seconds)
         timed = attempt_loading(lambda: turns(trainer, ways[0], ways[1:], seconds, most_turns))
-    if timed is None:
-        return None
-    base, states = timed
-    if len(base.sample_seconds) < FEWEST_TURNS:
+    if timed is None or len(timed[0].sample_seconds) < FEWEST_TURNS:
         return []
+    base, states = timed
     changed = [*zip(opened[1:], states, strict=True), *((source, base) for source in staying)]
     return [
         Tried(by=source.by, changes=dict(source.changes), turns=InTurns(base=base, changed=state))

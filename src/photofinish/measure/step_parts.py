@@ -62,9 +62,9 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
         training.to_device(batch)
     parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
     if is_accelerator(device):
-        settings = trainer.experiment.input
-        workers = settings.workers if settings.name == "loader" else 0
-        batches = max(steps, _LEAST_BATCHES_PER_WORKER * workers)
+        settings, batches = trainer.experiment.input, steps
+        if settings.name == "loader":
+            batches = max(steps, _LEAST_BATCHES_PER_WORKER * settings.workers)
         parts["waiting_seconds"] = (mean_batch_seconds(trainer, batches),)
     return StepParts(**parts)
 
