@@ -229,8 +229,9 @@ def try_change(
     try:
         if by == "captured":
             context, layout = nullcontext, None
-            if not _only_auto_refuses(trainer.experiment, settings):
-                return None
+            is_off, is_refused = trainer.experiment.cuda_graphs == "off", why_not_captured(settings)
+            if is_off or is_refused or not why_not_captured(trainer.experiment):
+                return None  # not only `auto` refuses to capture the steps
             changed.experiment = settings
             changed.steps = changed.chosen_steps()
             if not isinstance(changed.steps, GraphedSteps):
@@ -248,12 +249,6 @@ def try_change(
     if why != (own.steps.why, changed.steps.why):
         return None  # a capture failed, and its steps were launched one by one
     return Tried(by=by, changes=changes, turns=InTurns(base=base, changed=tried))
-
-
-def _only_auto_refuses(experiment: Experiment, settings: Experiment) -> bool:
-    """Return True if only `cuda_graphs: "on"` captures the steps."""
-    is_off = experiment.cuda_graphs == "off"
-    return bool(not is_off and why_not_captured(experiment) and not why_not_captured(settings))
 
 
 def _twin(trainer: Trainer) -> Trainer:
