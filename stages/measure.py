@@ -33,7 +33,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument(
-        "--seconds", type=float, help="at most how long to measure (5; 15 for a job of ten minutes)"
+        "--seconds", type=float, help="about how long to measure (5; 15 for a job of ten minutes)"
     )
     args = parser.parse_args()
     end_with_parent()

@@ -14,7 +14,7 @@ from recorded_jobs import attributed
 from torch import nn
 from torch.optim import SGD
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.experiment import Experiment, LoaderInput
 from photofinish.measure import attribution, step_parts
 from photofinish.measure.attribution import (
     changes_to_try,
@@ -110,6 +110,13 @@ def test_each_part_holds_what_happens_in_it_and_nothing_else(
             assert sum(getattr(parts, name)) == NAP_SECONDS * (name == f"{part}_seconds"), name
 
 
+def test_many_workers_lengthen_no_measurement_of_a_cpus_steps(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of()
+    changes = {"input": LoaderInput(name="loader", workers=16)}
+    trainer.experiment, trainer.steps_per_epoch = trainer.experiment.model_copy(update=changes), 100
+    assert len(attributed(trainer).parts.forward_seconds) == 15
+
+
 @pytest.mark.parametrize("source", [LOADER, {"name": "loader", "workers": 1}, {"name": "resident"}])
 def test_profiling_between_epochs_changes_no_bit(
     trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch, source: dict[str, Any]
@@ -125,14 +132,21 @@ def test_profiling_between_epochs_changes_no_bit(
     assert_same_run(measured, undisturbed)
 
 
-def test_steps_are_tried_with_one_thread_half_and_all(trainer_of: MakeTrainer) -> None:
-    with with_threads(4):
-        base, _, tried = time_steps(trainer_of(), 0.01, 0.0)
-        slow = time_steps(trainer_of(), 0.05, 0.0).threads
-        assert torch.get_num_threads() == 4
-    assert (list(tried), list(slow)) == ([2, 1], [2])  # one thread has no time for slow steps
-    for steps in (base, *tried.values()):
-        assert len(steps.cpu_seconds) == len(steps.sample_seconds) == 5
+@pytest.mark.parametrize(("shared", "tried"), [(0.0, [8, 1]), (0.3, [8]), (1.0, [])])
+def test_half_the_threads_and_one_are_left_out_only_if_they_are_slow(
+    trainer_of: MakeTrainer, clock: HeldClock, shared: float, tried: list[int]
+) -> None:
+    """A step of 20 ms takes longer by a share of its time for each thread less."""
+    trainer = trainer_of()
+    trainer.network.register_forward_pre_hook(
+        lambda *_: clock.take(0.02 * (1 + shared * (16 - torch.get_num_threads())))
+    )
+    with with_threads(16):
+        base, _, threads = time_steps(trainer, 0.02, 0.0)
+        assert torch.get_num_threads() == 16
+    assert list(threads) == tried
+    for steps in (base, *threads.values()):
+        assert len(steps.cpu_seconds) == len(steps.sample_seconds) >= 3
 
 
 def test_a_bf16_or_tf32_step_has_the_memory_format_of_such_a_training(
@@ -233,7 +247,7 @@ def test_a_cuda_gpu_is_tried_with_what_it_has_and_the_training_does_not_use(
     [
         (16, 1e-3, 1, 99, 2),  # with a larger batch, an epoch would have too few steps
         (1, 1e-3, 1, 99, 8),
-        (1, 0.015, 1, 99, 4),  # slow: as large a batch as has time
+        (1, 0.045, 1, 99, 4),  # slow: as large a batch as has time
         (1, 1.0, 1, 99, 1),
         (16, 1e-3, 2, 99, 4),  # two devices share a batch
         (4, 1e-3, 1, 7, 2),

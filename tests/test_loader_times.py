@@ -23,6 +23,7 @@ from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
 from photofinish.measure import loader_times, loader_tries
 from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import Way, turns
 from photofinish.measure.loader_tries import RESIDENT, measure_loader, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results import TimedPart, median_training_seconds
@@ -102,7 +103,7 @@ def load(make_experiment: MakeExperiment) -> Load:
     return make
 
 
-TEN = Budget.of(math.inf, 20.0)
+TEN = Budget.of(math.inf, 40.0)
 """Budget with ten seconds for a loader."""
 
 
@@ -230,6 +231,19 @@ def test_only_workers_that_stay_are_not_timed_beside_the_own_loader(
         vars(changed).update(changes, training=batches)
         tried = try_inputs(changed, found, 1.0, TEN, time.perf_counter() + 40.0)
         assert {each.by: each.turns.base == each.turns.changed for each in tried} == names
+
+
+def test_an_input_that_fails_in_its_turn_loses_no_other(
+    load: Load, trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(trainer: Trainer, base: Way, others: list[Way], *limits: Any) -> Any:
+        assert len(others) == 1, "too little memory for two"
+        return turns(trainer, base, others, *limits)
+
+    monkeypatch.setattr(loader_tries, "turns", fail)
+    trainer = trainer_of(input=LOADER)
+    trainer.training, trainer.steps_per_epoch = load(Items(), transform=FLIP), 2
+    assert len(try_inputs(trainer, planted(0.5), 1.0, TEN, time.perf_counter() + 40.0)) == 2
 
 
 def waiting(make_result: MakeResult, loader: LoaderTimes) -> TrainedRecords:

@@ -21,8 +21,8 @@ from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.budget import Budget
 from photofinish.measure.in_turns import (
+    FEWEST_TURNS,
     LATE_SECONDS,
-    LEAST_TURNS,
     Context,
     Way,
     scratch_steps,
@@ -54,7 +54,6 @@ from photofinish.training.trainer import Trainer
 # By hand, where no reason stands beside it.
 _MOST_TURNS, _MOST_STEPS_PER_SAMPLE = 10, 50
 _MOST_STEPS, _ENOUGH_STEPS = 100, 5
-_LEAST_STEPS_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
@@ -117,10 +116,12 @@ def other_images(trainer: Trainer, step_seconds: float, budget: Budget) -> int:
     if trainer.device != CPU:
         free_bytes = free_memory_bytes(trainer.device) or 0
     image_bytes = _BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trainer.training.first())
+    turn_seconds = (budget.turns_seconds + LATE_SECONDS) / FEWEST_TURNS
+    other_seconds = min(budget.other_step_seconds, turn_seconds - step_seconds)
     most_images = min(
         free_bytes // image_bytes,
         trainer.training.image_count // LEAST_STEPS_AN_EPOCH,
-        int(budget.other_step_seconds / step_seconds * batch_images),
+        int(other_seconds / step_seconds * batch_images),
     )
     for times in _TIMES_LARGER:
         if times * batch_images <= most_images:
@@ -153,8 +154,8 @@ def time_steps(
     with scratch_steps(trainer, *sizes, at_once=steps) as (own, *other):
         base, threads = Way(own, steps), dict[int, Way]()
         if is_alone and not trainer.experiment.model.compile:
-            turn_seconds = (seconds + LATE_SECONDS) / LEAST_TURNS - batches * step_seconds
-            threads = ways_of_threads(own, step_seconds, turn_seconds)
+            turn_seconds = (seconds + LATE_SECONDS) / FEWEST_TURNS - batches * step_seconds
+            threads = ways_of_threads(trainer, own, step_seconds, turn_seconds)
             base = threads.pop(torch.get_num_threads())
         ways = [base._replace(take=take) for take in other]
         own_state, states = turns(trainer, base, [*ways, *threads.values()], seconds, most)
@@ -167,10 +168,7 @@ def measure_attribution(
 ) -> StepAttribution:
     """Measure where a step's time goes, beside steps on its own and on the other batch."""
     assert timed.other
-    settings = trainer.experiment.input
-    workers = settings.workers if settings.name == "loader" else 0
-    least_steps = _ENOUGH_STEPS + _LEAST_STEPS_PER_WORKER * workers
-    steps = max(least_steps, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
+    steps = max(_ENOUGH_STEPS, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
     steps = min(trainer.steps_per_epoch, steps)
     launch_seconds = measure_launches(trainer, steps)
     parts = measure_parts(trainer, steps)
@@ -178,7 +176,10 @@ def measure_attribution(
     if min(launch_seconds, default=0.0) > min(timed.base.step_seconds) / 2:
         # Last, as the allocator is slow after a capture that failed, before PyTorch 2.14.
         changes["captured"] = {"cuda_graphs": "on"}
-    beside = partial(try_change, trainer, timed.base.steps_per_sample, budget.turns_seconds)
+    steps_per_sample, seconds = timed.base.steps_per_sample, budget.turns_seconds
+    if FEWEST_TURNS * 2 * steps_per_sample * step_seconds > seconds + LATE_SECONDS:
+        changes.clear()
+    beside = partial(try_change, trainer, steps_per_sample, seconds)
     tried = [beside(by, change) for by, change in changes.items()]
     return StepAttribution(
         parts=parts,
@@ -228,8 +229,9 @@ def try_change(
     try:
         if by == "captured":
             context, layout = nullcontext, None
-            if not _only_auto_refuses(trainer.experiment, settings):
-                return None
+            is_off, is_refused = trainer.experiment.cuda_graphs == "off", why_not_captured(settings)
+            if is_off or is_refused or not why_not_captured(trainer.experiment):
+                return None  # not only `auto` refuses to capture the steps
             changed.experiment = settings
             changed.steps = changed.chosen_steps()
             if not isinstance(changed.steps, GraphedSteps):
@@ -247,12 +249,6 @@ def try_change(
     if why != (own.steps.why, changed.steps.why):
         return None  # a capture failed, and its steps were launched one by one
     return Tried(by=by, changes=changes, turns=InTurns(base=base, changed=tried))
-
-
-def _only_auto_refuses(experiment: Experiment, settings: Experiment) -> bool:
-    """Return True if only `cuda_graphs: "on"` captures the steps."""
-    is_off = experiment.cuda_graphs == "off"
-    return bool(not is_off and why_not_captured(experiment) and not why_not_captured(settings))
 
 
 def _twin(trainer: Trainer) -> Trainer:

@@ -16,7 +16,7 @@ _LEAST_SECONDS = 1.5
 
 @dataclass(frozen=True)
 class Budget:
-    """Seconds of each measurement. Each may take 3 s more, for slow steps and batches."""
+    """Seconds of each measurement. All may take 3 s more, on an accelerator for each change."""
 
     whole_seconds: float
     parts_seconds: float
@@ -40,7 +40,7 @@ class Budget:
     def of(
         cls, job_seconds: float, most_seconds: float | None = None, *, in_one_block: bool = True
     ) -> Budget:
-        """Return the seconds for a job: a fifth of its time, but at most `most_seconds`.
+        """Return the seconds for a job: a fifth of its time, from 1.5 s to `most_seconds`.
 
         `in_one_block` is True if all changes of a step take turns in one block, as on a CPU.
         """
@@ -48,12 +48,12 @@ class Budget:
             is_long = job_seconds > _LONG_JOB_SECONDS
             most_seconds = _LONG_SECONDS if is_long else _SHORT_SECONDS
         whole = min(most_seconds, max(_LEAST_SECONDS, 0.2 * job_seconds))
-        loader = min(10.0, max(0.5, 0.5 * whole))
+        loader = min(10.0, max(0.5, 0.3 * whole))
         return cls(
             whole_seconds=whole,
-            parts_seconds=0.5 * whole,
-            turns_seconds=min(6.0, 0.3 * whole) if in_one_block else min(0.5, 0.1 * whole),
-            other_step_seconds=min(0.4, 0.05 * whole),
+            parts_seconds=0.35 * whole,
+            turns_seconds=min(6.0, 0.25 * whole) if in_one_block else min(2.5, 0.1 * whole),
+            other_step_seconds=min(1.0, 0.15 * whole),
             apart_seconds=min(1.5, 0.1 * whole),
             loader_seconds=loader,
             alone_seconds=0.25 * loader,

@@ -24,8 +24,8 @@ from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
-LEAST_TURNS = 5
-"""Enough turns for an interval, by hand."""
+LEAST_TURNS, FEWEST_TURNS = 5, 3
+"""Enough turns for an interval, and turns that must fit to try a change, by hand."""
 LATE_SECONDS = 1.0
 """Time, by hand, by which a block may be late for the sake of these turns."""
 _LONG_STEP_SECONDS = 0.1
@@ -141,13 +141,13 @@ def with_threads(count: int) -> Iterator[None]:
 
 
 def ways_of_threads(
-    own: Callable[[], object], step_seconds: float, most_seconds: float
+    trainer: Trainer, own: Callable[[], object], step_seconds: float, most_seconds: float
 ) -> dict[int, Way]:
     """Return the step with the training's threads, and with half of them and one if they fit.
 
-    Steps with fewer threads may take `most_seconds` in a turn. OpenMP's threads spin while they
-    wait for each other, so other programs may make a step many times slower. A single thread does
-    not spin, so its CPU time is the work of a step.
+    Steps with fewer threads may take `most_seconds` in a turn, as a trial shows. OpenMP's threads
+    spin while they wait for each other, so other programs may make a step many times slower. A
+    single thread does not spin, so its CPU time is the work of a step.
     """
     threads = awake = torch.get_num_threads()
 
@@ -159,11 +159,17 @@ def ways_of_threads(
 
     warm_up_steps = WARM_UP_STEPS if step_seconds < _LONG_STEP_SECONDS else 1
     ways = {threads: Way(own, 1, settle=settle, warm_up_steps=warm_up_steps)}
+    timed_threads, timed_seconds = threads, step_seconds
     for fewer in dict.fromkeys((threads // 2, 1)):
-        if not 0 < fewer < threads:
+        if not 0 < fewer < threads or timed_seconds * timed_threads / fewer > LATE_SECONDS:
             continue
-        most_seconds -= step_seconds * threads / fewer
-        if most_seconds >= 0:
-            context = partial(with_threads, fewer)
+        context = partial(with_threads, fewer)
+        began_seconds = trainer.clock.now_seconds()
+        with context():
+            settle()
+            own()
+        timed_threads, timed_seconds = fewer, trainer.clock.now_seconds() - began_seconds
+        if timed_seconds <= most_seconds:
+            most_seconds -= timed_seconds
             ways[fewer] = Way(own, 1, context, settle, warm_up_steps=0)
     return ways

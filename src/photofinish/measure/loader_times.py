@@ -87,7 +87,7 @@ def seconds_left(ends_seconds: float) -> float:
     return max(0.0, ends_seconds - time.perf_counter())
 
 
-def attempt(measure: Callable[[], _Result | None]) -> _Result | None:
+def attempt_loading(measure: Callable[[], _Result | None]) -> _Result | None:
     """Return a measurement. If it fails, print why, and return None."""
     try:
         with run_custom_code("batches can't be loaded"):
@@ -117,7 +117,7 @@ def measure_workers(
         is_late = seconds_left(late_seconds) < longest_seconds
         if is_late or workers * most_bytes > available_memory_bytes() / 2:
             break
-        taken = attempt(partial(try_workers, batches, workers, size, ends_seconds))
+        taken = attempt_loading(partial(try_workers, batches, workers, size, ends_seconds))
         longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
         if taken is None:
             break
@@ -145,7 +145,7 @@ def try_workers(
         in_time = _in_time(loaded, ends_seconds)
         first_seconds, batch_seconds = _time_batches(in_time, workers, count)
         processes = [psutil.Process(pid) for pid in _children() - others]
-        most_bytes = max((each.memory_full_info().uss for each in processes), default=0)
+        most_bytes = max((process.memory_full_info().uss for process in processes), default=0)
         closing_seconds = time.perf_counter()
     first_seconds += time.perf_counter() - closing_seconds
     times = TriedWorkers(

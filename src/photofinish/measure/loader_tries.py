@@ -20,10 +20,10 @@ from photofinish.custom.reference import is_reference
 from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
 from photofinish.measure import loader_times
 from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import Way, scratch_state, turns
+from photofinish.measure.in_turns import FEWEST_TURNS, Way, scratch_state, turns
 from photofinish.measure.loader_times import (
     LEAST_WITH_WORKERS_SECONDS,
-    attempt,
+    attempt_loading,
     seconds_left,
     timeout_until,
 )
@@ -45,7 +45,7 @@ _LEAST_SHARE = 0.05
 
 By hand, as are the numbers of samples below.
 """
-_LEAST_TURNS, _TURNS, _MOST_STEPS = 3, 10, 100
+_TURNS, _MOST_STEPS = 10, 100
 _PREFETCHED = 2
 """Batches that each worker prefetches by default."""
 _STORED_SAMPLES, _STORED_BATCHES, _STORED_BYTES = 16, 8, 256 << 20
@@ -91,10 +91,10 @@ def measure_loader(
         return None
     ends_seconds = time.perf_counter() + budget.loader_seconds
     cores = allowed_cores(cpu_facts())
-    loading = attempt(partial(loader_times.measure, batches, budget, ends_seconds, cores))
+    loading = attempt_loading(partial(loader_times.measure, batches, budget, ends_seconds, cores))
     if loading is None:
         return None
-    resident = attempt(resident_batches)  # now, as workers are tried with free memory
+    resident = attempt_loading(resident_batches)  # now, as workers are tried with free memory
     tried = try_inputs(trainer, loading, epoch_seconds, budget, ends_seconds, resident)
     return loading.model_copy(update={"tried_inputs": tried})
 
@@ -116,30 +116,41 @@ def try_inputs(
     settings = batches.settings
     timeout = timeout_until(ends_seconds)
     listing = partial(_candidates, trainer, batches, loading, epoch_seconds, budget, timeout)
-    candidates = attempt(lambda: list(listing(resident))) or []
     stays = settings.model_copy(update={"persistent_workers": settings.workers > 0})
     own = OneInput(stays, batches.with_settings(stays, timeout=timeout))
     if not settings.persistent_workers:
         epoch_seconds -= loading.start_seconds_by(settings.workers)
     least_seconds = loading.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
-    tried, left = list[Tried](), len(candidates)
-    for block in _blocks(own, candidates):
-        seconds = seconds_left(ends_seconds) * len(block) / left
-        left -= len(block)
-        tried += try_block(trainer, own, block, step_seconds, loading, seconds)
+    candidates, tried = attempt_loading(lambda: list(listing(resident))) or [], list[Tried]()
+    # On an accelerator, each captured input holds a pool of memory.
+    blocks = _blocks(own, candidates, len(candidates) if trainer.device == CPU else 1)
+    del candidates  # the workers of a block end with its loaders
+    while blocks:
+        seconds = seconds_left(ends_seconds) * len(blocks[0]) / sum(map(len, blocks))
+        block = blocks.pop(0)
+        timed = try_block(trainer, own, block, step_seconds, loading, seconds)
+        if not timed and len(block) > 1:  # one input that fails loses no other
+            blocks[:0] = [[candidate] for candidate in block]
+        tried += timed
     return tuple(tried)
 
 
-def _blocks(own: OneInput, candidates: list[OneInput]) -> list[list[OneInput]]:
+def _blocks(own: OneInput, candidates: list[OneInput], most: int) -> list[list[OneInput]]:
     """Divide inputs into blocks of turns. The base returns with each."""
     blocks: list[list[OneInput]] = []
-    for candidate in sorted(candidates, key=lambda one: one.workers > 0):
-        together = [own, *(blocks[-1] if blocks else ()), candidate]
-        if not blocks or sum(one.workers > 0 for one in together) > _MOST_LOADERS:
+    for candidate in sorted(candidates, key=lambda candidate: candidate.workers > 0):
+        inputs = _to_open(own, [*(blocks[-1] if blocks else ()), candidate])
+        loaders = sum(source.workers > 0 for source in inputs)
+        if not blocks or loaders > _MOST_LOADERS or len(inputs) > 1 + most:
             blocks.append([])
         blocks[-1].append(candidate)
     return blocks
+
+
+def _to_open(own: OneInput, others: list[OneInput]) -> list[OneInput]:
+    """Return the inputs that bring batches. Workers that only stay bring them as before."""
+    return [own, *(one for one in others if one.by != "workers" or one.settings != own.settings)]
 
 
 def try_block(
@@ -152,20 +163,23 @@ def try_block(
 ) -> list[Tried]:
     """Time steps with inputs in turns with the own, in about `most_seconds`.
 
-    Return those that load, and none without time for enough turns.
+    Return those that load, and none if a turn fails or without time for enough turns.
     """
     ends_seconds = time.perf_counter() + most_seconds
-    # Workers that only stay bring batches as before.
-    staying = [one for one in others if one.settings == own.settings and one.by == "workers"]
-    inputs = [own, *(one for one in others if one not in staying)]
-    refills = [one.prefetched * _batch_seconds(loading, one.workers) for one in inputs]
+    inputs = _to_open(own, others)
+    staying = [other for other in others if other not in inputs]
+    refills = [source.prefetched * _batch_seconds(loading, source.workers) for source in inputs]
     # A sample is a round of the workers, which bring their batches unevenly.
-    rounds = [max(1, one.workers) for one in inputs]
+    rounds = [max(1, source.workers) for source in inputs]
     left_seconds = most_seconds - sum(refills) - len(inputs) * WARM_UP_STEPS * step_seconds
-    left_seconds -= sum(loading.start_seconds_by(one.workers) for one in inputs)
-    round_seconds, settling_seconds = sum(rounds) * step_seconds, sum(refills) / 2
+    left_seconds -= sum(loading.start_seconds_by(source.workers) for source in inputs)
+    fills, filling = [source.prefetched * step_seconds for source in inputs], sum(refills)
+    settles = [max(fill, filling - refill) for fill, refill in zip(fills, refills, strict=True)]
+    # The last input of a turn is the first of the next, and doesn't settle again.
+    settling_seconds = sum(settles) - (settles[0] + settles[-1]) / 2
+    round_seconds = sum(rounds) * step_seconds
     most_turns = min(_TURNS, int(left_seconds / (round_seconds + settling_seconds)) - 1)
-    if most_turns < _LEAST_TURNS:
+    if most_turns < FEWEST_TURNS:
         return []
     # Rounds of workers that share the cores are uneven, too, and an epoch has many.
     turn_seconds = left_seconds / (most_turns + 1) - settling_seconds
@@ -173,25 +187,25 @@ def try_block(
     times = max(1, int(min(turn_seconds / round_seconds, most_times)))
     opened, ways = list[OneInput](), list[Way]()
     with scratch_state(trainer) as state:
-        for one, steps, refill_seconds in zip(inputs, rounds, refills, strict=True):
+        for source, steps, refill_seconds in zip(inputs, rounds, refills, strict=True):
             others_seconds = sum(refills) - refill_seconds
-            if way := attempt(
-                partial(with_input, trainer, state, one, times * steps, others_seconds)
+            if way := attempt_loading(
+                partial(with_input, trainer, state, source, times * steps, others_seconds)
             ):
-                opened.append(one)
+                opened.append(source)
                 ways.append(way)
         if opened[:1] != [own]:
             return []
         seconds = seconds_left(ends_seconds)
-        timed = attempt(lambda: turns(trainer, ways[0], ways[1:], seconds, most_turns))
-    if timed is None or len(timed[0].sample_seconds) < _LEAST_TURNS:
+        timed = attempt_loading(lambda: turns(trainer, ways[0], ways[1:], seconds, most_turns))
+    if timed is None or len(timed[0].sample_seconds) < FEWEST_TURNS:
         return []
     base, states = timed
-    changed = [*zip(opened[1:], states, strict=True), *((one, base) for one in staying)]
+    changed = [*zip(opened[1:], states, strict=True), *((source, base) for source in staying)]
     return [
-        Tried(by=one.by, changes=dict(one.changes), turns=InTurns(base=base, changed=state))
-        for one, state in changed
-        if one.by
+        Tried(by=source.by, changes=dict(source.changes), turns=InTurns(base=base, changed=state))
+        for source, state in changed
+        if source.by
     ]
 
 

@@ -46,7 +46,7 @@ def measure(
     epochs: int,
     waited_seconds: float,
 ) -> Measured | None:
-    """Measure a job of so many epochs, for at most `most_seconds`. Return None on ranks but 0.
+    """Measure a job of so many epochs, for about `most_seconds`. Return None on ranks but 0.
 
     After the parts of the training, a measurement that fails is left out, because the training may
     well succeed. Of slow steps only the parts and a count are taken.

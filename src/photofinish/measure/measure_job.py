@@ -28,7 +28,7 @@ def measure_job(
     """Measure one experiment on one device, and write the record.
 
     Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
-    job. Measuring takes a fifth of it, and at most `seconds` if they are given.
+    job. Measuring takes about a fifth of it, or about `seconds` if that is less.
     """
     host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
     rank = own_rank()

@@ -21,6 +21,7 @@ from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
 _CLOCK_READINGS = 10
+_LEAST_BATCHES_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 
 
 def differences(ends: list[float]) -> tuple[float, ...]:
@@ -61,7 +62,10 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
         training.to_device(batch)
     parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
     if is_accelerator(device):
-        parts["waiting_seconds"] = (mean_batch_seconds(trainer, steps),)
+        settings, batches = trainer.experiment.input, steps
+        if settings.name == "loader":
+            batches = max(steps, _LEAST_BATCHES_PER_WORKER * settings.workers)
+        parts["waiting_seconds"] = (mean_batch_seconds(trainer, batches),)
     return StepParts(**parts)
 
 
