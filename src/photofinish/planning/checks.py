@@ -13,18 +13,26 @@ from photofinish.config.experiment import BatchTransformSettings, Optimizer, Sch
 from photofinish.config.loader import Params
 from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
-from photofinish.config.problems import ConfigProblem, KeyPath
+from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
 from photofinish.custom.reference import Signature
-from photofinish.files import in_project
+from photofinish.files import in_project, project_root
 from photofinish.wording import unknown_name
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
-    """Yield the files and folders that do not exist, and the names that reference/ lacks."""
-    paths: list[tuple[KeyPath, str]] = []
+    """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
+    project = project_root().resolve()
     for name, dataset in params.datasets.items():
-        paths += [(("datasets", name, *place.key), place.given) for place in dataset.paths()]
+        for place in dataset.paths():
+            key, path = ("datasets", name, *place.key), place.path
+            is_of_kind = {"folder": path.is_dir, "CSV file": path.is_file}
+            if not is_of_kind.get(place.kind, path.exists)():
+                problem = f"no such {place.kind} ({path}): create it, or correct the path"
+                yield ConfigProblem(key, problem, place.given)
+            elif not dataset.is_downloaded and path.resolve() in (project, *project.parents):
+                problem = "this folder contains the project: name one with only the samples"
+                yield ConfigProblem(key, problem, place.given)
     sections: dict[str, Mapping[str, Any]] = {
         "scripts": params.scripts,
         "experiments": params.experiments,
@@ -32,13 +40,11 @@ def check_paths(params: Params, references: Path = Path("reference")) -> Iterato
     }
     for section, entries in sections.items():
         for name, entry in entries.items():
-            deps = enumerate(getattr(entry, "deps", ()))
-            paths += [((section, name, "deps", number), dep) for number, dep in deps]
-    for key, given in paths:
-        path = in_project(given)
-        if not path.exists():
-            problem = f"no such file or folder ({path}): create it, or correct the path"
-            yield ConfigProblem(key, problem, given)
+            for number, dep in enumerate(getattr(entry, "deps", ())):
+                path = in_project(dep)
+                if not path.exists():
+                    problem = f"no such file or folder ({path}): create it, or correct the path"
+                    yield ConfigProblem((section, name, "deps", number), problem, dep)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
         return
