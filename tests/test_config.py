@@ -113,6 +113,7 @@ PROBLEMS = [
             ("accelerators: [A100, H10]", "accelerators.1", "unknown accelerator; did you mean"),
             ("accelerators: T4", "accelerators", "[T4]"),
             ("budget: 5, prices: {cpu_hour: 1}", "budget", "compare.prices.gpu_hour"),
+            ("budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "a currency"),
         )
     ),
 ]
