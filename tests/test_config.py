@@ -113,6 +113,7 @@ PROBLEMS = [
             ("accelerators: [A100, H10]", "accelerators.1", "unknown accelerator; did you mean"),
             ("accelerators: T4", "accelerators", "[T4]"),
             ("budget: 5, prices: {cpu_hour: 1}", "budget", "compare.prices.gpu_hour"),
+            ("budget: 5 EUR, prices: {cpu_hour: 1, gpu_hour: 2}", "budget", "a currency"),
         )
     ),
 ]
@@ -162,8 +163,15 @@ INVALID = {
     "a: 1\nb: !!python/object:os.system x\n": 2,
     "a: 1\nb: {name: net.py:Net}\n": 2,
     "a: 1\nb: 2\na: 3\n": 3,
+    "a: 1\nb: 'a\0'\n": 2,
+    "a: 1\nnull: 2\n": 2,
+    "a: 1\n[b, c]: 2\n": 2,
+    "a: 1\nb: 2024-13-45\n": 2,
+    f"a: 1\nb: {'1' * 10_000}\n": 2,
+    f"a: 1\nb: {'{b: ' * 30_000}{'}' * 30_000}\n": 2,
+    "".join(f"{' ' * level}a:\n" for level in range(200)): 100,
 }
-"""YAML that is not valid, and the reported line."""
+"""YAML that is not valid, whose keys are no text, or whose values are none; the reported line."""
 
 
 def test_a_file_that_cannot_be_read_is_reported_with_its_line(params_file: Path) -> None:
@@ -174,11 +182,13 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_line(params_file: Path)
     for text, line in INVALID.items():
         with pytest.raises(ConfigError, match=rf"params\.yaml:{line}  "):
             read(params_file, text)
-    for text in ("a: 1\nb: &b [*b]\n", "b: 2024-13-45\n", "b: 'a\0'\n", "[b, c]: 2\n"):
-        with pytest.raises(ConfigError, match=r"params\.yaml can't be read: "):
-            read(params_file, text)
+    with pytest.raises(ConfigError, match=r"params\.yaml can't be read: Circular"):
+        read(params_file, "a: 1\nb: &b [*b]\n")
+    both = LINEAR.replace("linear:", "8:"), LINEAR.replace("linear:", '"8":')
+    with pytest.raises(ConfigError, match=r'yaml:15  the key 8 is not text \(int\): write "8"$'):
+        read(params_file, changed((LINEAR, "\n  ".join(both))))
     params_file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match=r"params\.yaml can't be read: 'utf-8'"):
+    with pytest.raises(ConfigError, match=r"params\.yaml:1  this is not UTF-8"):
         read_params(params_file)
     params_file.unlink()
     with pytest.raises(ConfigError, match=r"params\.yaml can't be read"):

@@ -54,6 +54,7 @@ FAULTS: dict[str, tuple[Any, ...]] = {
     ),
     "a matrix of floats": (image_and("np.zeros((2, 2))"), "item 0: .* a class at each position"),
     "no pair": (items("return {'image': 1}"), "item 0: it is a dict: an item is a pair"),
+    "ragged": (items("return [[1, 2], [3]], 0"), "item 0: its input can't be an array"),
     "empty": (items("return 0, 0", count=0), "it has no items"),
     "endless": (f"{HEAD}def Scans(): return iter([1])\n", "must return a map-style data set"),
     "its constructor": (

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from photofinish import files
+from photofinish.errors import UserError
 
 FULL = OSError(28, "No space left on device")
 
@@ -39,3 +40,14 @@ def test_equal_values_give_identical_json_below_any_folder(tmp_path: Path) -> No
     assert path.stat().st_mode & 0o777 == 0o644
     assert text == '{\n  "a": "größe",\n  "b": 1\n}\n'
     assert (tmp_path / "b.json").read_text(encoding="utf-8") == text
+
+
+def test_a_folder_that_cannot_be_written_is_reported_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert list(files.state_folder().iterdir()) == []
+    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
+    monkeypatch.setattr("tempfile.TemporaryFile", denied)
+    with pytest.raises(UserError, match=r"\.photofinish can't be written \(Perm.*: make the proj"):
+        files.state_folder()

@@ -84,20 +84,34 @@ def test_the_state_is_written_into_the_plan_of_the_data_set(photos: Path) -> Non
 
 def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(photos: Path) -> None:
     (photos.parent / "reference/old-box").mkdir(parents=True)
-    text = PARAMS.replace("photos/birds.csv", "no.csv").replace("model: linear", "model: lineer")
+    text = PARAMS.replace("folder, path: photos", "folder, path: photos/birds.csv")
+    text = text.replace("photos/birds.csv", "photos", 1).replace("model: linear", "model: lineer")
     text = text.replace("digits, validation: 1, test: 1}", "MNIST, root: no, validation: 1}")
     compare = "compare:\n  references:\n    - old-box\n    - old-bix\n"
     write_params(photos, text.replace("experiments:", f"{compare}experiments:"))
     with pytest.raises(ConfigError) as caught:
         state(photos)
     for problem in (
-        'datasets.listed.path = "no.csv"\n    no such file',
+        'datasets.listed.path = "photos"\n    no such CSV file',
+        'datasets.sorted.path = "photos/birds.csv"\n    no such folder',
         "datasets.digits.root = ",
         "params.yaml:9 ",
         "did you mean 'old-box'",
         "experiments.first.model.name = ",
     ):
         assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["..", "/", "."])
+def test_a_folder_that_contains_the_project_is_refused_and_not_read(
+    photos: Path, path: str
+) -> None:
+    write_params(photos, PARAMS.replace("path: photos,", f"path: {path},"))
+    with pytest.raises(ConfigError) as caught:
+        state(photos)
+    place, problem = str(caught.value).splitlines()[1:]
+    assert place == f'{photos.parent}/params.yaml:4  datasets.sorted.path = "{path}"'
+    assert problem == "    this folder contains the project: name one with only the samples"
 
 
 def test_relative_paths_start_at_the_project_and_a_tilde_at_home(

@@ -116,6 +116,7 @@ def test_images_of_many_sizes_are_resized_if_a_size_is_set(photos: Path) -> None
     [
         (b"path,label\nred.png,h\xe4n\n", "can't be read as CSV in UTF-8"),
         (b"path,lable\nred.png,owl\n", "no column 'label'; did you mean 'lable'?"),
+        (b"path,label\n", "has no rows below the header"),
     ],
 )
 def test_a_file_that_is_no_such_csv_is_named(photos: Path, data: bytes, message: str) -> None:

@@ -212,7 +212,7 @@ def test_a_device_has_the_facts_of_the_machine_that_it_names(
     assert read_plan(folder / "hosts/gpu.json", GpuTarget) == gpu_here
 
     params_file.write_text(WITH_MACHINE % "lap", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"lap.json .*`photofinish machine lap` on that machine"):
+    with pytest.raises(ConfigError, match=r"^devices.cpu.machine is lap.* mean 'lab'\?.* lap` on"):
         read_machines(read_params(params_file).devices, tmp_path)
 
 

@@ -32,6 +32,7 @@ from photofinish.files import sha256_of_file
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model
 from photofinish.models.weights_download import download_weights
+from photofinish.planning.checks import network_problem
 from photofinish.results import records
 from photofinish.results.learned import load_network, weights_of
 from photofinish.runs.run import Run
@@ -177,3 +178,11 @@ def test_a_missing_file_is_reported_with_the_cache_to_fill(on_hub: Path) -> None
     on_hub.unlink()
     with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):
         download_weights(plan_of(RESNET), Path("weights"))
+
+
+def test_every_network_of_timm_is_known_and_a_misspelt_one_is_not() -> None:
+    for name in timm.list_models(pretrained=True)[::7] + timm.list_models():
+        assert network_problem(name) is None
+    problem = network_problem("resnet18x")
+    assert problem
+    assert problem.startswith("timm has no network resnet18x; did you mean 'resnet18")

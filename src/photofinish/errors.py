@@ -33,8 +33,8 @@ class NotComparedError(UserError):
 class SettingError(ValueError):
     """Refused setting: the kind of error, and facts for its message.
 
-    config/problems.py has a sentence for each kind. No stage reads that file, so a reworded message
-    reruns no training.
+    config/problems.py has a sentence for each kind. No training reads that file, so a reworded
+    message reruns none.
     """
 
     def __init__(self, kind: str, **facts: Any) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from photofinish.errors import UserError
+
 OWN_FOLDER = Path("photofinish")
 """Folder of the pipeline in a repository that has its own dvc.yaml or stages, for example."""
 LARGE_FILE_BYTES = 10**6
@@ -100,7 +102,13 @@ def found(name: str) -> Path:
 def state_folder() -> Path:
     """Return the folder of locks and checkpoints, which remain after a stage ends."""
     folder = project_root() / ".photofinish"
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(
+            f"{folder} can't be written ({error.strerror}): make the project's folder writable"
+        ) from error
     return folder
 
 

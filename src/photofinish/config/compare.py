@@ -170,10 +170,12 @@ class Comparing(Settings):
     @field_validator("budget", mode="before")
     @classmethod
     def _check_budget(cls, value: Any, info: ValidationInfo) -> Any:
-        """Require both devices' prices."""
+        """Require a number and both devices' prices."""
         prices = info.data.get("prices")
         if value is None or prices is None:  # the prices have errors, which are reported
             return None
+        if isinstance(value, str):
+            raise ValueError("must be a number without quotes or a currency, as in `budget: 5`")
         for device, price in (("cpu", prices.cpu_hour), ("gpu", prices.gpu_hour)):
             if price is None:
                 raise ValueError(f"needs compare.prices.{device}_hour too: 0 if it costs nothing")

@@ -69,6 +69,7 @@ class LocalPath(NamedTuple):
     """Key in params.yaml below the data set."""
     given: str
     """Path as the user wrote it."""
+    kind: Literal["file or folder", "folder", "CSV file"] = "file or folder"
     part: PartName | None = None
     """Part of the images there. None if parts are drawn, or if a column names them."""
     listing_column: str | None = None
@@ -175,7 +176,7 @@ class TorchvisionDataset(_ImageSettings):
     def paths(self) -> Iterator[LocalPath]:
         """Yield the folder only: torchvision checks the files in it."""
         if self.root is not None:
-            yield LocalPath(("root",), self.root)
+            yield LocalPath(("root",), self.root, "folder")
 
 
 class Parts(Settings):
@@ -203,12 +204,13 @@ class _LocalDataset(_ImageSettings):
 
     def _places(self, listing_column: str | None = None) -> Iterator[LocalPath]:
         """Yield where the images are, in the order of the parts."""
+        kind: Literal["folder", "CSV file"] = "folder" if listing_column is None else "CSV file"
         if self.path is not None:
-            yield LocalPath(("path",), self.path, None, listing_column)
+            yield LocalPath(("path",), self.path, kind, None, listing_column)
         parts: dict[Any, str | None] = self.parts.model_dump() if self.parts else {}
         for part, given in parts.items():
             if given is not None:
-                yield LocalPath(("parts", part), given, part, listing_column)
+                yield LocalPath(("parts", part), given, kind, part, listing_column)
 
 
 class CsvDataset(_LocalDataset):

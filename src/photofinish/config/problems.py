@@ -1,6 +1,6 @@
 """Problems in params.yaml: where they are, what is wrong, and the nearest valid name.
 
-No stage reads this file, so a reworded message reruns nothing.
+No training reads this file, so a reworded message reruns nothing.
 """
 
 from __future__ import annotations

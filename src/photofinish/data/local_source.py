@@ -81,6 +81,7 @@ def _rows_of_csv(place: LocalPath, dataset: CsvDataset) -> Iterator[_Row | str]:
     columns = [dataset.path_column, dataset.label_column]
     if dataset.split_column is not None:
         columns.append(dataset.split_column)
+    line = 0
     for line, cells in read_csv(place.path):
         for column in columns:
             if column not in cells:
@@ -98,6 +99,8 @@ def _rows_of_csv(place: LocalPath, dataset: CsvDataset) -> Iterator[_Row | str]:
         else:
             part = _PARTS[split[0].lower()] if split else place.part
             yield _Row(where, place.path.parent / path, label, part)
+    if not line:
+        raise ConfigError(f"{place.given} has no rows below the header")
 
 
 def open_folder(plan: DatasetPlan) -> Source:

@@ -125,22 +125,27 @@ def _parts_of(value: Any) -> Any:
 
 
 def _to_input(value: Any) -> Array:
-    array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value)
+    array = pixels_of(value) if isinstance(value, Image.Image) else _to_array(value, "input")
     is_image = array.dtype == np.uint8 and array.ndim == 3
     return array if is_image else _to_numbers(array, "input")
 
 
-def _to_array(value: Any) -> Array:
+def _to_array(value: Any, what: str) -> Array:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         # NumPy has no bfloat16.
         value = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise ValueError(
+            f"its {what} can't be an array ({error}): give numbers, or a tuple of tensors"
+        ) from error
 
 
 def _to_numbers(value: Any, what: str = "target") -> Array:
     """Convert to int64 or float32. Raise ValueError if the value has other or infinite numbers."""
-    array = _to_array(value)
+    array = _to_array(value, what)
     if array.dtype.kind not in "biuf":
         raise ValueError(f"its {what} is an array of {array.dtype}: give numbers")
     with np.errstate(over="ignore"):

@@ -32,6 +32,7 @@ from photofinish.machine.host import (
     usable_threads,
 )
 from photofinish.nested import dotted
+from photofinish.wording import did_you_mean
 
 
 class Machine(Record):
@@ -186,14 +187,23 @@ def report_missing(title: str, planned: CpuTarget | GpuTarget, reason: str) -> N
 
 def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
     machines = {}
-    for name in filter(None, (devices.cpu.machine, devices.gpu.machine)):
+    for device, name in (("cpu", devices.cpu.machine), ("gpu", devices.gpu.machine)):
+        if name is None:
+            continue
         path = folder / f"{name}.json"
         try:
             machines[name] = Machine.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            known = sorted(file.stem for file in folder.glob("*.json"))
+            raise ConfigError(
+                f"devices.{device}.machine is {name}, but there is no {path};"
+                f"{did_you_mean(name, known)} run `photofinish machine {name}` on that machine, "
+                f"and commit {path}"
+            ) from None
         except (OSError, ValidationError) as error:
             problem = str(error).partition("\n")[0]
             raise ConfigError(
-                f"{path} doesn't describe a machine ({problem}): "
+                f"devices.{device}.machine: {path} doesn't describe a machine ({problem}): "
                 f"run `photofinish machine {name}` on that machine again"
             ) from error
     return machines

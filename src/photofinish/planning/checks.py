@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +15,29 @@ from photofinish.config.experiment import BatchTransformSettings, Optimizer, Sch
 from photofinish.config.loader import Params
 from photofinish.config.metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
-from photofinish.config.problems import ConfigProblem, KeyPath
+from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
-from photofinish.custom.reference import Signature
-from photofinish.files import in_project
-from photofinish.wording import unknown_name
+from photofinish.custom.reference import TIMM, Signature, file_of_module
+from photofinish.files import in_project, project_root
+from photofinish.wording import did_you_mean, unknown_name
+
+_NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
+"""Network of timm in its source files, as `plan` need not import it."""
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
-    """Yield the files and folders that do not exist, and the names that reference/ lacks."""
-    paths: list[tuple[KeyPath, str]] = []
+    """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
+    project = project_root().resolve()
     for name, dataset in params.datasets.items():
-        paths += [(("datasets", name, *place.key), place.given) for place in dataset.paths()]
+        for place in dataset.paths():
+            key, path = ("datasets", name, *place.key), place.path
+            is_of_kind = {"folder": path.is_dir, "CSV file": path.is_file}
+            if not is_of_kind.get(place.kind, path.exists)():
+                problem = f"no such {place.kind} ({path}): create it, or correct the path"
+                yield ConfigProblem(key, problem, place.given)
+            elif not dataset.is_downloaded and path.resolve() in (project, *project.parents):
+                problem = "this folder contains the project: name one with only the samples"
+                yield ConfigProblem(key, problem, place.given)
     sections: dict[str, Mapping[str, Any]] = {
         "scripts": params.scripts,
         "experiments": params.experiments,
@@ -32,13 +45,11 @@ def check_paths(params: Params, references: Path = Path("reference")) -> Iterato
     }
     for section, entries in sections.items():
         for name, entry in entries.items():
-            deps = enumerate(getattr(entry, "deps", ()))
-            paths += [((section, name, "deps", number), dep) for number, dep in deps]
-    for key, given in paths:
-        path = in_project(given)
-        if not path.exists():
-            problem = f"no such file or folder ({path}): create it, or correct the path"
-            yield ConfigProblem(key, problem, given)
+            for number, dep in enumerate(getattr(entry, "deps", ())):
+                path = in_project(dep)
+                if not path.exists():
+                    problem = f"no such file or folder ({path}): create it, or correct the path"
+                    yield ConfigProblem((section, name, "deps", number), problem, dep)
     chosen = params.comparing.references
     if isinstance(chosen, str):  # "all" or "none"
         return
@@ -59,6 +70,8 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
         if problem := reference.problem():
             yield ConfigProblem(path, problem, f"{reference.module}:{reference.name}")
             continue
+        if reference.module == TIMM and (problem := network_problem(reference.name)):
+            yield ConfigProblem(path, problem, f"{TIMM}:{reference.name}")
         signature = reference.takes()
         if signature is None:
             continue
@@ -75,6 +88,28 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
             if name in settings:
                 problem = f"{reference.name} takes {name}, which is a setting here: rename it there"
             yield ConfigProblem((*path, name), problem)
+
+
+def network_problem(name: str) -> str | None:
+    """Return why timm has no such network, or None. The part after a dot names weights."""
+    network, names_of_files = name.partition(".")[0], _networks_of_timm()
+    if not names_of_files or any(network in names for names in names_of_files.values()):
+        return None
+    if any(f"'{network}'" in file.read_text(encoding="utf-8") for file in names_of_files):
+        return None  # an old name
+    networks = [name for names in names_of_files.values() for name in names]
+    hint = did_you_mean(network, networks)
+    return f"timm has no network {network};{hint} timm.list_models() lists all"
+
+
+@cache
+def _networks_of_timm() -> dict[Path, list[str]]:
+    """Return the networks that each source file of timm defines."""
+    package = file_of_module(f"{TIMM}.models")
+    if package is None:
+        return {}
+    files = sorted(package.parent.glob("*.py"))
+    return {file: _NETWORK.findall(file.read_text(encoding="utf-8")) for file in files}
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
