@@ -161,18 +161,26 @@ def test_killed_before_dvc_stored_the_result_it_trains_no_epoch_again(
     make_trainings: MakeTrainings,
 ) -> None:
     trainings = make_trainings(epochs=3, save_weights="every_epoch")
-    trainings.environment["DVC_STAGE"] = DVC_STAGE
+    trainings.environment |= {"DVC_STAGE": DVC_STAGE, "DVC_EXP_NAME": "first"}
     learned = trainings.learn()
     timings = read_record(trainings.times(), TrainingTimes)
+    trainings.environment["DVC_EXP_NAME"] = "again"  # after a kill while DVC stored the result
     assert trainings.learn() == learned
     assert "cpu  resumes after epoch 3\n" in trainings.output
-    again = read_record(trainings.times(), TrainingTimes)
-    assert again == timings  # so that MLflow has one run of it
+    assert (
+        read_record(trainings.times(), TrainingTimes) == timings
+    )  # so that MLflow has one run of it
     trainings.environment["DVC_ROOT"] = str(trainings.original())
-    for _ in range(2):  # two experiments, each in a copy of the project
+    times = []
+    for name, is_first in (("one", True), ("two", True), ("two", False), ("one", False)):
+        trainings.environment["DVC_EXP_NAME"] = name  # of two experiments, each in a copy
         assert trainings.learn() == learned
-        assert "resumes" not in trainings.output
-    del trainings.environment["DVC_ROOT"]
+        assert ("resumes" in trainings.output) != is_first
+        line = "cpu  trains again, so that its times are no copies of one's\n"
+        assert (line in trainings.output) == (name == "two" and is_first)
+        times.append(read_record(trainings.times(), TrainingTimes))
+    assert times[2:] == [times[1], times[0]]
+    del trainings.environment["DVC_ROOT"], trainings.environment["DVC_EXP_NAME"]
     lock = trainings.folder / "dvc.lock"
     lock.write_text(f"stages:\n  {DVC_STAGE}:\n    outs: 1\n", encoding="utf-8")
     assert trainings.learn() == learned

@@ -7,12 +7,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
 from outputs import comparison_rows, verdict
 from result_files import job_of, pair_of, text_of, trained, with_record, with_timings, write_result
-from training_process import train_here
+from training_process import NoTracker, train_here
 from training_stage import TrainingStage, contents
 
 from photofinish.answer.decision import decide
@@ -30,6 +31,7 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan
 from photofinish.results import EpochTiming, records
 from photofinish.results.measured import TrainedRecords
+from photofinish.runs import stage
 from photofinish.runs.run import Run, epochs_in_time
 from photofinish.tracking.documents import TAG_NOTE, TAG_TIME, training_document
 
@@ -92,6 +94,30 @@ def test_a_limit_that_was_raised_goes_on_from_the_last_epoch_although_an_earlier
     model, timings = train(run, make_experiment(**settings, time_limit_seconds=1e9))
     assert contents(model) == expected
     assert (timings.resumed_at_epochs, timings.epochs_left) == ((2,), 0)
+
+
+def test_a_finished_training_keeps_its_times_and_opens_a_run_of_mlflow_only_for_more_epochs(
+    run: Run, prepare_stage: PrepareStage, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    trackers = Mock(side_effect=NoTracker)
+    monkeypatch.setattr(stage, "Tracker", trackers)
+    for limit_seconds, runs in ((SOON_SECONDS, 1), (SOON_SECONDS, 1), (None, 2)):
+        files = prepare_stage(epochs=4, time_limit_seconds=limit_seconds).folder
+        plans = files / "small.json", files / "cpu.json"
+        stage.train("cpu", *plans, run.data, None, run.out)
+        assert trackers.call_count == runs
+    (kept,) = Path(".photofinish/checkpoints").glob("*/timings.json")
+    kept.write_bytes(kept.read_bytes()[:100])
+    stage.train("cpu", *plans, run.data, None, run.out)
+    assert f"{kept.name} is damaged" in capfd.readouterr().out
+    timings = records.read_record(kept, records.TrainingTimes)
+    records.write_record(kept, timings.model_copy(update={"total_seconds": 5000.0}))
+    stage.train("cpu", *plans, run.data, None, run.out)
+    assert "83 min" in capfd.readouterr().out
+    assert (run.out / "timings/timings.json").read_bytes() == kept.read_bytes()
+    monkeypatch.setattr("photofinish.runs.train.train_rank", Mock(return_value="no driver"))
+    stage.train("cpu", *plans, run.data, None, run.out)
+    assert records.read_training(run.out / "model").status == "unavailable"
 
 
 @pytest.mark.parametrize(

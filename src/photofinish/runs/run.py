@@ -90,6 +90,8 @@ class Run:
     weights: Path | None = None
     """Folder of published weights, written by `download-weights`."""
     costs: Costs = field(default_factory=Costs)
+    apart_for: str | None = None
+    """Experiment in a copy of the project that trains again what another experiment finished."""
 
     @property
     def title(self) -> str:
@@ -194,12 +196,36 @@ class Run:
         repro` restores the last checkpoint and trains no epoch. Once DVC has stored the result,
         dvc.lock has a new entry and the folder a new name, so `dvc repro --force` trains again.
         """
-        name = sha256_of_bytes(f"{self.key()} {_dvc_lock_entry()}".encode())
-        return state_folder() / "checkpoints" / name
+        facts = f"{self.key()} {_dvc_lock_entry()} {self.apart_for!r}"
+        return state_folder() / "checkpoints" / sha256_of_bytes(facts.encode())
 
-    def finished_times(self) -> Path:
-        """Return the file with the times of a training that ended after its last checkpoint."""
-        return self.checkpoint_folder() / records.TIMINGS
+    def finished_by(self) -> Path:
+        """Return the file with the name of the `dvc exp run` that finished, or with nothing."""
+        return self.checkpoint_folder() / "experiment"
+
+    def finished_times(self) -> records.TrainingTimes | None:
+        """Read the times kept beside the last checkpoint of a finished training, unless damaged."""
+        file = self.checkpoint_folder() / records.TIMINGS
+        if not file.is_file():
+            return None
+        try:
+            return records.read_record(file, records.TrainingTimes)
+        except UserError:
+            print(f"{self.title}  {file} is damaged and not used", flush=True)
+            file.unlink()
+            return None
+
+    def keep_times(self, timings: records.TrainingTimes) -> None:
+        self.finished_by().write_text(os.environ.get("DVC_EXP_NAME", ""), encoding="utf-8")
+        # Written last: a training with this file is finished.
+        records.write_record(self.checkpoint_folder() / records.TIMINGS, timings)
+
+    def is_finished(self) -> bool:
+        """Return True if it finished, and its time limit was not raised for a further epoch."""
+        timings, limit_seconds = self.finished_times(), self.experiment.time_limit_seconds
+        if not timings or not timings.epochs_left:
+            return timings is not None
+        return epochs_in_time(limit_seconds, timings.total_seconds, timings.epochs) == 0
 
 
 def code_sha256() -> str:

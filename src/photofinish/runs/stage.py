@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from photofinish.config.base import read_plan
@@ -61,23 +62,35 @@ def _train_with_mlflow(run: Run, rank: Rank | None) -> None:
             return
         # With several processes, the stage that starts them holds the lock for all.
         machine = nullcontext(0.0) if rank else exclusive_machine(f"training {run.title}")
-        if is_copy() and run.finished_times().is_file():
-            shutil.rmtree(run.checkpoint_folder())  # so that its times are no copies of another's
-        if run.finished_times().is_file():
+        run = _apart_from_another(run)
+        # MLflow has what is finished.
+        with (
+            machine as waited_seconds,
+            nullcontext() if run.is_finished() else Tracker() as tracker,
+        ):
+            if tracker:
+                data = run.data_sha256(), PackedSplit(run.data).manifest.counts
+                tracker.start(run.name, run.device, run.experiment, run.key(), *data)
             from photofinish.runs.train import train_rank
 
-            with machine as waited_seconds:
-                train_rank(run, rank, NoTracker(), lock_seconds + waited_seconds)  # MLflow has it
-            return
-        with machine as waited_seconds, Tracker() as tracker:
-            data = run.data_sha256(), PackedSplit(run.data).manifest.counts
-            tracker.start(run.name, run.device, run.experiment, run.key(), *data)
-            from photofinish.runs.train import train_rank
-
-            why_unavailable = train_rank(run, rank, tracker, lock_seconds + waited_seconds)
+            waited_seconds += lock_seconds
+            why_unavailable = train_rank(run, rank, tracker or NoTracker(), waited_seconds)
             if why_unavailable:
                 _record_unavailable(run, why_unavailable)
-                tracker.stop("KILLED", why_unavailable)
+                if tracker:
+                    tracker.stop("KILLED", why_unavailable)
+
+
+def _apart_from_another(run: Run) -> Run:
+    """Give the run checkpoints of its own if it is in a copy and another experiment finished it."""
+    name, file = os.environ.get("DVC_EXP_NAME", ""), run.finished_by()
+    finished_by = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not is_copy() or finished_by in ("", name):
+        return run
+    apart = replace(run, apart_for=name)
+    if not apart.checkpoint_folder().is_dir():
+        print(f"{run.title}  trains again, so that its times are no copies of {finished_by}'s")
+    return apart
 
 
 def _record_unavailable(run: Run, reason: str) -> None:

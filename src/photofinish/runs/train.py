@@ -7,8 +7,6 @@ training/losses.py. Checkpoints and limits are in runs/training.py.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from photofinish.files import state_folder
@@ -54,8 +52,9 @@ def train(
         last_epoch = len(timings.epochs) if timings.epochs_left else None
         seeds = train_further_seeds(run, device, team, spent_seconds, last_epoch)
     if team.is_main:
-        timings = _kept(run.finished_times(), timings.model_copy(update={"seeds": seeds}))
-        records.write_record(run.finished_times(), timings)
+        timings = timings.model_copy(update={"seeds": seeds})
+        if timings != run.finished_times():
+            run.keep_times(timings)
         # Written last: a result with this file is complete.
         records.write_record(run.out / records.TIMINGS_FOLDER / records.TIMINGS, timings)
         checkpoints = CheckpointStore(run.checkpoint_folder()).paths()
@@ -93,14 +92,8 @@ def _train_own_seed(
         warm_up_seconds=warm_up.seconds,
         total_seconds=clock.elapsed_seconds(),
     )
+    kept = run.finished_times() if team.is_main else None
+    if kept and (kept.epochs, kept.repeats) == (timings.epochs, timings.repeats):
+        timings = kept  # this process only writes the result again
     training.display.ended(timings, run.costs.so_far(timings.total_seconds))
     return timings
-
-
-def _kept(file: Path, timings: records.TrainingTimes) -> records.TrainingTimes:
-    """Return the times of the process that trained, if this one only wrote its result again."""
-    if not file.is_file():
-        return timings
-    earlier = records.read_record(file, records.TrainingTimes)
-    passes = earlier.epochs, earlier.repeats, earlier.seeds
-    return earlier if passes == (timings.epochs, timings.repeats, timings.seeds) else timings
