@@ -31,7 +31,6 @@ from result_files import (
 from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
 from photofinish.answer.diagnosis import diagnose
 from photofinish.answer.times import job_time
-from photofinish.config.compare import Comparing
 from photofinish.errors import UserError
 from photofinish.reporting.report import confusion_rows, history_rows
 from photofinish.reporting.tables import figures_table
@@ -143,14 +142,6 @@ def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeRes
     assert "Test accuracy is 50.00% on the GPU and 75.00% on the CPU." in text_of(answer)
 
 
-def test_models_that_differ_are_reported_with_where(make_result: MakeResult) -> None:
-    other = make_result(device="gpu", initial_weights_sha256="c" * 64)
-    words = "The models first differ at the initial weights: they differ. Test accuracy"
-    assert words in text_of(verdict(pair_of(make_result(), other)))
-    same = verdict(pair_of(make_result(), make_result(device="gpu")))
-    assert same.model == "yes, bit for bit"
-
-
 def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: MakeResult) -> None:
     busy = make_result(device="gpu", load=(BUSY,))
     text = text_of(verdict(pair_of(make_result(), busy)))
@@ -228,14 +219,6 @@ def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) 
     assert found.details[0] == (
         "Trained on Some CPU to 75.00% test accuracy in 30 s, 2.5 s of that start-up."
     )
-
-
-def test_other_settings_change_only_what_depends_on_them(make_result: MakeResult) -> None:
-    results = make_result(), make_result(device="gpu")
-    pair, other = pair_of(*results), pair_of(*results, Comparing(target_accuracy=0.5))
-    assert other.compared == pair.compared
-    assert pair.uses["cpu"].target is None
-    assert other.uses["cpu"].target
 
 
 def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(

@@ -10,7 +10,6 @@ import pytest
 from conftest import ROOT, MakeResult
 from outputs import verdict
 from result_files import (
-    job_of,
     made_up_attribution,
     pair_of,
     paired,
@@ -180,11 +179,6 @@ def test_each_job_of_params_yaml_has_its_answer_on_a_machine_of_any_speed(
         for name, each in found.items()
     }
     assert answers == ANSWERS
-
-
-def test_the_longest_job_of_params_yaml_takes_about_an_hour(make_result: MakeResult) -> None:
-    job = job_of(cpu_result(make_result, "pictures-resnet", 1.0))
-    assert 3000 < job.whole_seconds < 5400
 
 
 def test_compute_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:

@@ -13,7 +13,7 @@ from outputs import comparison_rows, record_of
 from result_files import BUSY, changed_history, job_of, pair_of, trained, with_timings
 
 from photofinish.answer.comparison import compare
-from photofinish.answer.speedups import break_even, epoch_speedup, speedups
+from photofinish.answer.speedups import break_even, speedups
 from photofinish.answer.spending import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
@@ -42,14 +42,6 @@ def test_each_speed_up_is_of_its_own_times(make_result: MakeResult) -> None:
     assert (step.kind, epoch.kind, whole.kind) == ("step", "epoch", "end_to_end")
     assert (step.ratio, epoch.ratio, whole.ratio) == (pytest.approx(3.0), 4.0, 1.25)
     assert (epoch.cpu_seconds, epoch.device_seconds) == (4.0, 1.0)
-
-
-def test_the_epochs_of_all_repeats_count(make_result: MakeResult) -> None:
-    once = timings(make_result, epoch_seconds=(3.0,))
-    repeated = timings(make_result, epoch_seconds=(3.0,), repeats=((1.0,),) * 4)
-    assert speedups(once, repeated)["epoch"].ratio == pytest.approx(3.0 / 1.4)
-    assert speedups(once, repeated)["epoch"].interval is None
-    assert speedups(repeated, repeated)["epoch"].interval is not None
 
 
 def test_the_jobs_time_is_the_mean_over_its_repeats(make_result: MakeResult) -> None:
@@ -139,11 +131,6 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
     for row in comparison_rows([compare(JobPair(pair.cpu, pair.gpu))]):
         columns = ("cost", "target_accuracy", "target_seconds", "target_cost")
         assert {row[column] for column in columns} == {None}
-
-
-def test_a_ratio_is_that_of_the_means(make_result: MakeResult) -> None:
-    cpu = timings(make_result, epoch_seconds=(1.0, 5.0, 6.0))
-    assert epoch_speedup(cpu, timings(make_result, epoch_seconds=(2.0, 3.0))).ratio == 1.6
 
 
 def started(make_result: MakeResult, startup_seconds: float, epochs: Sequence[float]) -> Job:

@@ -212,7 +212,7 @@ class Run:
             return records.read_record(file, records.TrainingTimes)
         except UserError:
             print(f"{self.title}  {file} is damaged and not used", flush=True)
-            file.unlink()
+            file.unlink(missing_ok=True)
             return None
 
     def keep_times(self, timings: records.TrainingTimes) -> None:
