@@ -47,7 +47,6 @@ def test_a_folder_that_cannot_be_written_is_reported_with_its_remedy(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert list(files.state_folder().iterdir()) == []
-    denied = Mock(side_effect=PermissionError(13, "Permission denied"))
-    monkeypatch.setattr("tempfile.TemporaryFile", denied)
-    with pytest.raises(UserError, match=r"\.photofinish can't be written \(Perm.*: make the proj"):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(UserError, match=r"\.photofinish can't be written: make the project's"):
         files.state_folder()

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,10 @@ def found(name: str) -> Path:
 def state_folder() -> Path:
     """Return the folder of locks and checkpoints, which remain after a stage ends."""
     folder = project_root() / ".photofinish"
-    try:
+    with suppress(OSError):
         folder.mkdir(exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f"{folder} can't be written ({error.strerror}): make the project's folder writable"
-        ) from error
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"{folder} can't be written: make the project's folder writable")
     return folder
 
 
