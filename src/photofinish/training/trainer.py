@@ -174,8 +174,7 @@ class Trainer:
         # An accelerator may compute while the host waits.
         waits = list[Wait]() if notes_waits and self.device == CPU else None
         launched = self.take_steps(self.state, self.train_batches(epoch, waits))
-        left = self.training.image_count
-        size = self.training.batch_size
+        left, size = self.training.image_count, self.training.batch_size
         holds: Literal["start", "steps", "epoch"] = "start" if part_steps else "epoch"
         launches = 1 if part_steps else None
         while left > 0:
