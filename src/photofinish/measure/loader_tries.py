@@ -173,8 +173,8 @@ def try_block(
     rounds = [max(1, source.workers) for source in inputs]
     left_seconds = most_seconds - sum(refills) - len(inputs) * WARM_UP_STEPS * step_seconds
     left_seconds -= sum(loading.start_seconds_by(source.workers) for source in inputs)
-    fills, filling = [source.prefetched * step_seconds for source in inputs], sum(refills)
-    settles = [max(fill, filling - refill) for fill, refill in zip(fills, refills, strict=True)]
+    # A full queue is drained at a step's own speed, which its workers hardly slow down.
+    settles = [max(0.0, sum(refills) - refill) for refill in refills]
     # The last input of a turn is the first of the next, and doesn't settle again.
     settling_seconds = sum(settles) - (settles[0] + settles[-1]) / 2
     round_seconds = sum(rounds) * step_seconds
