@@ -139,7 +139,8 @@ def _gain_of_input(
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     low, high = (
-        (step_seconds + own_seconds) / (step_seconds / end + new_seconds) for end in speedup
+        (step_seconds + own_seconds * other) / (step_seconds / end + new_seconds / other)
+        for end, other in zip(speedup, UncertainTime(1.0, ONCE, ONCE).interval, strict=True)
     )
     return Gain(low, high)
 
