@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from photofinish.answer.bounds import SpeedupBounds, speedup_bounds
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, diagnose
+from photofinish.answer.estimated_job import SlowGpu, slow_gpu
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
 from photofinish.answer.renting import RentalComparison, renting
@@ -50,6 +51,8 @@ class Comparison:
     """Time of the whole job on the CPU."""
     slow_kernels: SlowKernels | None
     """Half-precision steps that this CPU computes far below its fp32 rate."""
+    slow_gpu: SlowGpu | None
+    """Steps on the GPU that take much longer than estimated, or None."""
     bounds: SpeedupBounds
     """Upper bounds on the speed-ups by any GPU."""
     compared: Compared | None
@@ -109,6 +112,7 @@ def compare(
         elsewhere=tuple(elsewhere),
         time_here=time_by_load(cpu),
         slow_kernels=slow_kernels(cpu),
+        slow_gpu=slow_gpu(cpu, gpu) if gpu else None,
         bounds=bounds,
         compared=_compared(cpu, gpu) if gpu else None,
         renting=rented,

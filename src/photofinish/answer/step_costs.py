@@ -19,7 +19,7 @@ PARTS = {
     "the rest": "rest_seconds",
 }
 """Parts of a step, in order, with their names in the record."""
-_HIDDEN_SHARE = 0.8
+HIDDEN_SHARE = 0.8
 """Launching that takes a smaller share of a step, by hand, is hidden behind the device's work.
 
 A small batch may then wait for the host although the training's batch does not, so a line through
@@ -96,7 +96,7 @@ def _fixed_share(job: Job, settings: JobSettings, attribution: StepAttribution) 
     """
     seconds = min(job.step_seconds)
     launch_seconds = attribution.launch_seconds  # only on an accelerator
-    if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
+    if launch_seconds and min(launch_seconds) < HIDDEN_SHARE * seconds:
         return 0.0
     samples, others = min(settings.batch_size, job.samples), attribution.other_batch
     other_samples = attribution.other_batch_images

@@ -68,6 +68,8 @@ class LoadWindow(Record):
     """Number of pages that the whole machine swapped in and out."""
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
+    gpu_at_power_limit: bool = False
+    """True if the GPU's power limit reduced its clock, as full load does."""
     gpu_others: int = 0
     """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them.
 
@@ -132,6 +134,7 @@ class GpuState(NamedTuple):
 
     slowdowns: tuple[str, ...] = ()
     processes: frozenset[int] = frozenset()
+    is_at_power_limit: bool = False
 
 
 def nvidia_handle(gpu: str) -> Any:
@@ -170,7 +173,9 @@ def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
             with suppress(pynvml.NVMLError):
                 running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 processes = frozenset(each.pid for each in running)
-        return GpuState(tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes)
+        slowdowns = tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
+        is_at_limit = bool(reasons & pynvml.nvmlClocksThrottleReasonSwPowerCap)
+        return GpuState(slowdowns, processes, is_at_limit)
 
     return read
 
@@ -201,7 +206,8 @@ class LoadMonitor:
             "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt if resource else 0,
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
-        self._slowdowns, on_gpu = self._gpu_state()
+        self._gpu = self._gpu_state()
+        on_gpu = self._gpu.processes
         # A container may list its host's processes, whose numbers mean nothing in it.
         others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
         self._gpu_others = sum(map(psutil.pid_exists, others))
@@ -234,7 +240,8 @@ class LoadMonitor:
                 waited_for_core_seconds=passed["waited_seconds"] if counts_waiting else None,
                 major_page_faults=int(passed["faults"]),
                 swapped_pages=int(passed["swapped"]),
-                gpu_slowdowns=self._slowdowns,
+                gpu_slowdowns=self._gpu.slowdowns,
+                gpu_at_power_limit=self._gpu.is_at_power_limit,
                 gpu_others=max(gpu_others, self._gpu_others),
             )
         )

@@ -22,6 +22,7 @@ from photofinish.answer.record import (
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_words import cost_text, gpu_words, there_text
 from photofinish.reporting.answers import answer_of
+from photofinish.reporting.causes import slow_gpu_lines
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, verdict
 from photofinish.scripts.run_script import Watched
@@ -209,6 +210,7 @@ def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
     script = job.cpu.script
     if script and script.compiles and decision.worth.basis == "estimated":
         yield say("eager estimate", gpu=gpu_words(decision.worth))
+    yield from slow_gpu_lines(job)
     if gpu and gpu.launching_share > MOST_OF_IT:
         yield say("launching", share=gpu.launching_share)
     is_said = decision.answer == "Can't tell" and decision.gpu_name is None

@@ -16,7 +16,7 @@ from photofinish.answer.record import (
     metric_texts,
 )
 from photofinish.reporting.answer_words import action_text, answer_text
-from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
+from photofinish.reporting.causes import advice, cause, estimate_hints, slow_gpu_lines, stall_lines
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
@@ -72,7 +72,7 @@ def _evidence_of_both(job: JobRecord, gpu: RunRecord) -> Iterator[str]:
     if epoch := job.speedups.get("epoch"):
         gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
         yield say("epochs", it=epoch, faster=gain, verdict=winner, cpu=job.cpu, gpu=gpu)
-    yield from [*_why(job.cpu), *_why(gpu)]
+    yield from [*_why(job.cpu), *_why(gpu), *slow_gpu_lines(job)]
     if scores := _scores(job.cpu, gpu, job.parity):
         yield scores
         return

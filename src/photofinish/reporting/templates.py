@@ -339,6 +339,14 @@ TEMPLATES = {
     "make there": "Create the tensor on the GPU with `device=`.",
     "launching": "Launching kernels takes at least {share:.0%} of each step on the GPU: "
     "try a larger batch, `torch.compile` or CUDA graphs.",
+    "slow GPU": "A step should take about {it.expected_seconds:time} on this GPU and takes "
+    "{it.step_seconds:time}: {why}.",
+    "slow GPU: others": "other programs compute on it",
+    "slow GPU: clock": "it reduced its clock",
+    "slow GPU: host": "it mostly waits for the CPU",
+    "slow GPU: loading": "perhaps its steps include waits for data, which were not timed apart",
+    "slow GPU: power": "its power limit reduced its clock",
+    "slow GPU: not known": "a profiler would show why",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",
