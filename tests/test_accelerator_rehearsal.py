@@ -172,7 +172,7 @@ def test_the_stage_leaves_what_it_learned_and_how_long_it_took(results: Path) ->
     )
     assert on_gpu == on_cpu > {records.WEIGHTS, records.HISTORY}
     pair = read_pair("small", results)  # other random numbers on the device are no difference
-    assert pair.compared
+    assert pair.speedups
     assert pair.parity
     found = {layer.name: layer.within_rounding for layer in pair.parity.layers}
     assert found["first forward"] is found["first gradient"] is found["loss curves"] is None

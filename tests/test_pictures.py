@@ -22,7 +22,7 @@ from result_files import (
 from test_default_jobs import cpu_result, shipped
 
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.grid import Cell, Grid
+from photofinish.answer.record import Cell, Grid
 from photofinish.config.compare import Comparing
 from photofinish.reporting.answer_words import action_text
 from photofinish.reporting.answers_picture import heat_map

@@ -256,12 +256,12 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
     complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run`"
     on_gpu = complete.model_copy(update={"device": "gpu"})
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
-    assert pair().compared
+    assert pair().speedups
     assert note not in verdict(pair()).answer
     changed: dict[str, Any] = {"files": {"gone.py": "another sha256"}}
     failing = "raise ValueError('before its first step')"
     assert run_mine(failing, "so the earlier result is kept", **changed) == complete
-    assert pair().compared
+    assert pair().speedups
     assert note in verdict(pair()).answer
     run_mine(WITH_LINE, **changed)
     assert note not in verdict(pair()).answer

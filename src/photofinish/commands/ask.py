@@ -136,7 +136,7 @@ def print_answers(
         texts += verdict(answer.record, command).lines
     last, watched = answers[-1].record, runs[0] if runs else None
     texts += bars(last)
-    texts += [line for run in last.runs if (line := step_line(run))]
+    texts += [line for run in last.runs if (line := step_line(run, last.steps[run.device]))]
     if answers[-1].job.is_hour and (repaid := repaid_line(answers[-1])):
         texts.append(repaid)
     texts += suggestion(last, watched)
