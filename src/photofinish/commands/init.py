@@ -73,12 +73,14 @@ def init(example_name: str | None = None) -> None:
         )
     elif example:
         print(
-            f"params.yaml is the example {example_name}: its first lines say what it needs.\n"
+            f"params.yaml is the example {example_name}: "
+            f"its first lines say what it needs.\n"
             f"Next: photofinish run"
         )
     else:
         print(
-            "params.yaml trains a small built-in network on 8x8 images of digits, as an example.\n"
+            "params.yaml trains a small built-in network on 8x8 images of digits, "
+            "as an example.\n"
             "Next: name your network and data in params.yaml, then run: photofinish run"
         )
 
@@ -255,4 +257,5 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _imported_in(text: str) -> set[str]:
     """Return all words of the imports, among which are the modules."""
-    return set(re.findall(r"\w+", " ".join(re.findall(r"^ *(?:from|import) .*", text, re.M))))
+    imports = re.findall(r"^ *(?:from|import) .*", text, re.M)
+    return set(re.findall(r"\w+", " ".join(imports)))

@@ -191,9 +191,10 @@ def _script(gpu: str, command: Sequence[str]) -> _Job:
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
     launched = _PROCESSES.search(asked)
     count = int(launched[1]) if launched else 1
+    gpus = f"{count} {gpu}s" if count > 1 else f"a {gpu}"
     about = (
-        f"Asks on {f'{count} {gpu}s' if count > 1 else f'a {gpu}'} whether it is worth it for "
-        f"{asked}, then trains unless the answer is No. "
+        f"Asks on {gpus} whether it is worth it for {asked}, "
+        f"then trains unless the answer is No. "
         f"For an estimate of time and cost, run `photofinish ask` here. "
     )
     return _Job(
@@ -249,21 +250,21 @@ def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) 
 
 
 def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
-    options = [
-        (name, count, option)
+    offers = [
+        (name, count, offer)
         for name, count in trainings.items()
         if name in answers.answers
-        for option in answers.answers[name].candidates
-        if option.accelerator == gpu
+        for offer in answers.answers[name].candidates
+        if offer.accelerator == gpu
     ]
-    if small := [name for name, _, option in options if option.fits == "no"]:
+    if small := [name for name, _, offer in offers if offer.fits == "no"]:
         raise UserError(f"a {gpu} has too little memory for {listed(small)}: rent another GPU")
-    times = [count * each.job_seconds.value for _, count, each in options if each.job_seconds]
+    times = [count * offer.job_seconds.value for _, count, offer in offers if offer.job_seconds]
     if len(times) < len(trainings):
         return f"Time and cost on a {gpu} are not known: report/index.html says why."
     text = f"Estimated: {seconds(sum(times))} of training"
-    if price := options[0][-1].hour_price:
-        amount = sum(count * (option.cost or 0.0) for _, count, option in options)
+    if price := offers[0][-1].hour_price:
+        amount = sum(count * (offer.cost or 0.0) for _, count, offer in offers)
         cost, hour = money(amount, price.currency), money(price.amount, price.currency)
         where = f"{price.where}, {price.as_of}" if price.as_of else price.where
         text += f", {cost} at {hour} an hour ({where})"

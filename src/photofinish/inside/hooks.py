@@ -82,7 +82,8 @@ def start() -> Recorder | None:
         calls["argparse"] = functools.partial(watch_arguments, recorder.note)
         for name in OTHER_LIBRARIES:
             calls[name] = functools.partial(recorder.other_imported, name)
-        if "RANK" in os.environ and (ranks := os.environ.get("WORLD_SIZE", "")).isdigit():
+        ranks = os.environ.get("WORLD_SIZE", "")
+        if ranks.isdigit() and "RANK" in os.environ:
             recorder.note(kind="ranks", value=int(ranks))
         os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra hides an error from `failure`
     else:  # a launcher kills rank 0 if another one fails first

@@ -157,7 +157,8 @@ def _train_together_on_cpu(torch: Any) -> None:
     if not torch.distributed.is_available():
         return
     distributed, wrapper = torch.distributed, torch.nn.parallel.DistributedDataParallel
-    begin, wrap, barrier = distributed.init_process_group, wrapper.__init__, distributed.barrier
+    begin, barrier = distributed.init_process_group, distributed.barrier
+    wrap = wrapper.__init__
 
     def begin_on_cpu(*arguments: Any, **named: Any) -> None:
         for name in ("backend", "device_id"):
@@ -167,7 +168,8 @@ def _train_together_on_cpu(torch: Any) -> None:
     def wrap_on_cpu(itself: Any, module: Any, *_: Any, **named: Any) -> None:
         wrap(itself, module, **named | {"device_ids": None, "output_device": None})
 
-    distributed.init_process_group, wrapper.__init__ = begin_on_cpu, wrap_on_cpu
+    distributed.init_process_group = begin_on_cpu
+    wrapper.__init__ = wrap_on_cpu
     distributed.barrier = lambda group=None, *_, **__: barrier(group)
 
 

@@ -230,7 +230,8 @@ def _device_variables(kind: str, gpus: Sequence[int]) -> dict[str, str]:
     variables = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     for name in KINDS[kind].hidden_by:
         chosen = list(filter(None, os.environ.get(name, "").split(",")))
-        named = [chosen[place] if chosen else str(place) for place in gpus[: len(chosen) or None]]
+        places = gpus[: len(chosen)] if chosen else gpus
+        named = [chosen[place] if chosen else str(place) for place in places]
         variables |= {name: ",".join(named)} if chosen or name == "CUDA_VISIBLE_DEVICES" else {}
     return variables
 
@@ -342,8 +343,8 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
     found = process.failure
     if found and "invalid device ordinal" in found.text:
         return (
-            f"{found.at} uses a GPU that `ask` doesn't show it: `{found.line}`. It shows one, as "
-            f"cuda:0, and CUDA_VISIBLE_DEVICES=1 chooses another"
+            f"{found.at} uses a GPU that `ask` doesn't show: `{found.line}`. "
+            f"It shows one, as cuda:0, and CUDA_VISIBLE_DEVICES=1 chooses another"
         )
     if found and kind == "cpu":
         mend = "Remove that check, or let the command choose the CPU"

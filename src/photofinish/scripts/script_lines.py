@@ -101,7 +101,7 @@ class WatchedScript:
 
     @property
     def process(self) -> Process | None:
-        """Process with most steps, else a rank, else with unseen steps, most batches, or torch."""
+        """Process with most steps, else rank 0, unseen steps, most batches or torch."""
 
         def order(each: Process) -> tuple[object, ...]:
             return each.taken_steps, each.ranks, bool(each.unseen), each.seen, each.has_torch
@@ -152,7 +152,7 @@ class Process:
         """Error that ended the script, if it is for want of a GPU."""
         self.has_torch = False
         self.ranks = 1
-        """Number of processes that a launcher started to train together. This is rank 0."""
+        """Number of processes that a launcher started. This is rank 0."""
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
         self.compiles = False

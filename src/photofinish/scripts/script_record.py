@@ -221,7 +221,7 @@ def measured_script(
 
 
 def _operations(process: Process) -> Operations | None:
-    """Return the operations of a step. An estimate is of one GPU, with the batches of all ranks."""
+    """Return the operations of a step by one GPU with the batches of all ranks."""
     if process.counts is None:
         return None
     operations = Operations.model_validate_json(json.dumps(process.counts["operations"]))
