@@ -325,6 +325,8 @@ TEMPLATES = {
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
     "unseen": "Not counted, as not seen: {what:commas}.",
+    "trained together": "Times are of all processes: {ranks} on the CPU[, {gpus} with a GPU each]. "
+    "Estimates are of one GPU with the batches of all.",
     "mapped": "{script.cuda_at} asks for a GPU without checking: in this run, cuda meant the CPU.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
