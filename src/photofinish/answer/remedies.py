@@ -17,7 +17,7 @@ _OTHER_RUN = math.log(1.07)
 
 With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their predictions.
 """
-_MOST_REMEDIES = 2
+_MOST_REMEDIES = 2  # that are shown
 _LEAST_GAIN = 1.05
 """Smallest speed-up of a job for which a change is suggested, by hand. Two runs differ as much."""
 
