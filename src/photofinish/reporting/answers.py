@@ -239,7 +239,6 @@ def _report() -> Path:
 
 
 def answer_of(verdict: Verdict) -> AnswerRecord:
-    """Return the answer for an experiment, script or job."""
     job, worth = verdict.job, verdict.job.one_training
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.is_elsewhere:
@@ -294,7 +293,6 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
 
 
 def _seeds(job: JobRecord) -> Iterator[SeedRecord]:
-    """Yield the result of each seed on each device."""
     for device, over in job.seeds.items():
         targets = over.targets or [None] * len(over.seeds)
         values = over.seeds, over.score.values, over.test_loss.values, targets

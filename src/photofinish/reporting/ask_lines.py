@@ -123,7 +123,8 @@ def bars(job: JobRecord) -> list[str]:
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
-    names, times = max(len(row.name) for row in rows), max(len(row.time) for row in rows)
+    names = max(len(row.name) for row in rows)
+    times = max(len(row.time) for row in rows)
     costs = max(len(row.cost) for row in rows)
     lines = []
     for row in rows:
