@@ -175,26 +175,21 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     import torch
 
     from photofinish.models.registry import build_model
-    from photofinish.training.batches import Batches, Normaliser, Part
+    from photofinish.training.batches import part_of
     from photofinish.training.input_paths import make_batches
     from photofinish.training.torch_device import CPU
     from photofinish.training.trainer import Trainer
 
     torch.set_num_threads(1)  # such small batches gain nothing from more
-    manifest = packed_split.manifest
-
-    def batches(experiment: Experiment, part: PartName) -> Batches:
-        normalise = Normaliser(manifest.mean, manifest.std)
-        packed = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
-        return make_batches(experiment, packed, CPU)
 
     def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
-        network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
-        training, validation = batches(experiment, "train"), batches(experiment, "validation")
-        monitored = experiment.monitored_metric()
-        return Trainer(
-            experiment, network, training, validation, CPU, classes=3, monitored=monitored
+        shape = packed_split.manifest.shape
+        network = network or build_model(experiment.model, shape, 3, experiment.seed)
+        training, validation = (
+            make_batches(experiment, part_of(packed_split, part), CPU) for part in PARTS[:2]
         )
+        rest: dict[str, Any] = {"classes": 3, "monitored": experiment.monitored_metric()}
+        return Trainer(experiment, network, training, validation, CPU, **rest)
 
     return make
 
@@ -250,9 +245,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         attribution: measurements.StepAttribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
-        settings = make_experiment(epochs=len(epoch_seconds)).model_dump(
-            include=set(Experiment.model_fields)
-        )
+        of_experiment = {*Experiment.model_fields}
+        settings = make_experiment(epochs=len(epoch_seconds)).model_dump(include=of_experiment)
         experiment = Experiment.model_validate(settings)
         if unavailable:
             return Missing(name, device, experiment, unavailable)
@@ -273,9 +267,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         )
         steps, every = 600 / experiment.batch_size, [*epoch_seconds, *chain(*repeats)]
         parts = attribution.parts.median_seconds if attribution and device == "cpu" else {}
-        part = whole_epoch(
-            float(np.median(every)), steps, steps * parts.get("waiting_seconds", 0.0)
-        )
+        waiting_seconds = steps * parts.get("waiting_seconds", 0.0)
+        part = whole_epoch(float(np.median(every)), steps, waiting_seconds)
         times = records.TrainingTimes(
             host=cpu_host,
             host_name="workbench",
@@ -404,8 +397,7 @@ def run_command(
 
 def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a stage's script in a folder that is no clone of the project."""
-    environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
-    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments
     return run_command(command, cwd, environment)
 
@@ -490,13 +482,8 @@ def clone_project(root: Path) -> Project:
 
 
 @pytest.fixture
-def make_project(tmp_path: Path) -> Callable[[str], Project]:
-    return lambda name="project": clone_project(tmp_path / name)
-
-
-@pytest.fixture
-def project(make_project: Callable[[str], Project]) -> Project:
-    return make_project("project")
+def project(tmp_path: Path) -> Project:
+    return clone_project(tmp_path / "project")
 
 
 @dataclass(frozen=True)
@@ -540,7 +527,7 @@ def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a process with the simulated accelerator."""
-    from rehearsal.plug_in import build, compiler
+    from rehearsal.rehearsal_device import build, compiler
     from training_stage import clean_environment
 
     found = compiler()

@@ -167,7 +167,7 @@ def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidd
     cpu, said = compared(32, 4, first_wait=0.2).cpu, []
     for names in (("T4",), ("T4", "H100"), ("H100",)):
         job = record_of(compare(JobPair(cpu), Comparing(accelerators=names)))
-        said.append([job.decision.gpu_name, *suggestion(job, None)])
+        said.append([job.worth.gpu_name, *suggestion(job, None)])
     assert said[0] == said[1] == ["T4"]
     assert said[2][1].startswith("The time on an H100 has a wide range because 4 workers")
 

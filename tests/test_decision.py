@@ -27,8 +27,7 @@ from result_files import STEP, made_up_attribution, resident_tried, text_of
 from photofinish.answer.candidates import Candidate, Runs
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide, decide_all, gpu_of_yours
-from photofinish.answer.grid import grid
-from photofinish.answer.record import answer_record
+from photofinish.answer.record import answer_record, grid
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_options import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -314,7 +313,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
         assert not re.search("its start|setup|of the machine", text)
     if start is None and not settings.worth_saving:
         assert not re.search("minimum|must save|asked", text)
-    if job.decision.answer == "Probably yes":
+    if job.worth.answer == "Probably yes":
         assert answer.action == f"train on {with_article(settings.accelerators[0])}."
 
 

@@ -1,4 +1,4 @@
-"""The policy of a process (threads, TF32, determinism), and the choice of an accelerator."""
+"""A process on its device: its policy, the choice of an accelerator, and errors of a training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch
 from conftest import MakeExperiment
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.config.kinds import KINDS, AcceleratorKind
+from photofinish.errors import UserError
+from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     CPU,
     Clock,
@@ -27,7 +30,9 @@ from photofinish.training.torch_device import (
     gradient_scaler,
     memory_format,
 )
+from photofinish.training.world import World
 
+PADDED = {"name": "loader", "collate": "resizing:padded"}
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
 
 
@@ -106,11 +111,7 @@ def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
         (CPU, {"deterministic": False}, False),
         (CUDA, {"deterministic": False, "cuda_graphs": "on"}, False),
         (CUDA, {"deterministic": False, "batch_transform": "resizing:in_steps"}, False),
-        (
-            CUDA,
-            {"deterministic": False, "input": {"name": "loader", "collate": "resizing:padded"}},
-            False,
-        ),
+        (CUDA, {"deterministic": False, "input": PADDED}, False),
     ],
 )
 def test_cudnn_searches_for_algorithms_only_if_they_are_free_and_shapes_are_fixed(
@@ -210,23 +211,16 @@ def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
         accelerator("cuda")
 
 
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [
-        ("cpu", ["all are here", "time read"]),
-        ("cuda", ["device finished", "all are here", "time read"]),
-        ("mps", ["device finished", "all are here", "time read"]),
-    ],
-)
+@pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("cuda", True), ("mps", True)])
 def test_the_time_is_read_once_all_have_finished(
-    monkeypatch: pytest.MonkeyPatch, device: str, expected: list[str]
+    monkeypatch: pytest.MonkeyPatch, device: str, waits: bool
 ) -> None:
     events: list[str] = []
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
     monkeypatch.setattr("time.perf_counter", lambda: events.append("time read") or 12.5)
     clock = Clock(torch.device(device), lambda: events.append("all are here"))
     assert clock.now_seconds() == 12.5
-    assert events == expected
+    assert events == ["device finished"] * waits + ["all are here", "time read"]
 
 
 def test_free_memory_is_known_for_each_kind_that_counts_memory(
@@ -243,3 +237,64 @@ def test_free_memory_is_known_for_each_kind_that_counts_memory(
     monkeypatch.setitem(KINDS, "hpu", AcceleratorKind("no HPU", counts_memory=True))
     assert free_memory_bytes(torch.device("hpu")) == 90
     assert free_memory_bytes(CPU) is None
+
+
+# -- errors of a training ----------
+
+ON_CPU, ON_CUDA = World(CPU), World(torch.device("cuda", 0))
+FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
+LESS_MEMORY = ("batch_size (it is 1000)", "precision to bf16", "input to loader")
+OTHER_MODEL = ("experiments.big.model", "deterministic: false")
+NONDETERMINISTIC = "cumsum_cuda_kernel does not have a deterministic implementation, but you set"
+RESET = "[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
+
+
+@pytest.fixture
+def experiment(make_experiment: MakeExperiment) -> Experiment:
+    return make_experiment(batch_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("error", "texts"),
+    [
+        (torch.OutOfMemoryError(FULL), (FULL, *LESS_MEMORY)),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), LESS_MEMORY),
+        (RuntimeError("GET was unable to find an engine to execute this"), LESS_MEMORY),
+        (MemoryError(), ("out of memory", *LESS_MEMORY)),
+        (RuntimeError(NONDETERMINISTIC), ("no deterministic cumsum_cuda", *OTHER_MODEL)),
+        (RuntimeError(RESET), (f"big on cuda:0: {RESET}",)),
+        (RuntimeError(ILLEGAL), (f"big on cuda:0: {ILLEGAL}",)),
+    ],
+)
+def test_an_error_of_torch_has_its_own_words_and_what_to_change(
+    experiment: Experiment, error: Exception, texts: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError) as raised, failures_explained("big", experiment, ON_CUDA):
+        raise error
+    assert raised.value.__cause__ is error
+    assert "experiments.big" in str(raised.value)
+    for text in texts:
+        assert text in str(raised.value)
+
+
+def test_out_of_memory_on_the_cpu_is_recognised_from_the_real_allocator(
+    experiment: Experiment,
+) -> None:
+    message = pytest.raises(UserError, match=r"tried to allocate \d+ .*batch_size")
+    with message, failures_explained("big", experiment, ON_CPU):
+        torch.empty(2**50)
+
+
+def test_other_errors_stay_as_they_are(experiment: Experiment) -> None:
+    shapes = RuntimeError("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)")
+    for error in (shapes, UserError("explained already")):
+        with pytest.raises(type(error)) as raised, failures_explained("big", experiment, ON_CPU):
+            raise error
+        assert raised.value is error
+
+
+def test_failing_custom_code_shows_its_own_traceback(experiment: Experiment) -> None:
+    shown = pytest.raises(UserError, match=r"^experiments\.big: [^\n]+\n(.*\n)+LookupError: mine$")
+    with shown, failures_explained("big", experiment, ON_CPU, runs_custom_code=True):
+        raise LookupError("mine")

@@ -182,10 +182,10 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested() -> None:
     ],
 )
 def test_figures_that_show_no_cause_name_none(measured: dict[str, Any], why: str) -> None:
-    run = record_of(compared(slow(**measured))).cpu
-    (known,) = run.causes
+    job = record_of(compared(slow(**measured)))
+    (known,) = job.causes["cpu"]
     assert (known.of, known.cause, known.remedies) == ("an epoch", "not known", ())
-    assert why in causes.cause(run, known)
+    assert why in causes.cause(job.cpu, known)
 
 
 def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause() -> None:
@@ -193,7 +193,7 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause() -> None:
     assert isinstance(where_a_step_goes(record_of(pair)), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
     assert only(pair.diagnoses["cpu"]).likely == "compute-bound"
-    assert causes.short_cause(record_of(pair).cpu) == "probably 91% of each step is compute"
+    assert causes.short_cause(record_of(pair), "cpu") == "probably 91% of each step is compute"
 
 
 HARDLY_GROWS = {"device": "gpu", "parts": {"other_step_seconds": 0.009}}
@@ -294,7 +294,7 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     job: Job, cause: str, change: str, gain: tuple[float, float] | None
 ) -> None:
     pair = compared(job)
-    diagnosis, (known,) = only(pair.diagnoses["cpu"]), record_of(pair).cpu.causes
+    diagnosis, (known,) = only(pair.diagnoses["cpu"]), record_of(pair).causes["cpu"]
     assert (diagnosis.of, diagnosis.cause) == ("an epoch", cause)
     if not diagnosis.remedies:
         assert diagnosis.no_remedy == change
@@ -313,7 +313,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes() -> None:
     gpu = slow(device="gpu", parts=LOADS, settings=LOADER, **given)
     pair = compared(cpu, gpu)
     job = record_of(pair)
-    start, _ = job.cpu.causes
+    start, _ = job.causes["cpu"]
     assert causes.cause(job.cpu, start) == "start-up is 55% of the job's 44 s"
     assert causes.advice(start).startswith("No setting to suggest: ")
     picture: Any = where_a_step_goes(job)

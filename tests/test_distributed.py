@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from itertools import chain
@@ -71,14 +70,6 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["metrics"] == other["metrics"]
     torch.testing.assert_close(one["weights"], other["weights"], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("other", ["settings", "data"])
-def test_processes_that_read_different_projects_are_refused_by_name(
-    train: Train, other: str
-) -> None:
-    for rank in train(2, f"other {other} in rank 1"):
-        assert re.search(rf"process 1 .* and process 0 .* have different {other}\.", rank["error"])
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested() -> None:
     assert "threads: 1" in verdict(pair).action
     assert decide(pair).answer == "Can't tell"
     assert decide(compared(replace(cpu, tried_threads={}), gpu)).answer == "Yes"
-    (known,) = record_of(pair).cpu.causes
+    (known,) = record_of(pair).causes["cpu"]
     assert advice(known).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(known)
     busy = compared(while_busy(cpu), gpu)
@@ -162,9 +162,9 @@ def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
     steps = {"operations": STEP, "fp32_flops_a_second": rate, "precision": "fp16"}
     cpu, gpu = on_cpu(attribution=attribution, **steps), lasting(3.5, "gpu")
     answer = verdict(compared(cpu, gpu))
-    decision, text = answer.job.decision, text_of(answer)
-    assert decision.answer == ("Can't tell" if is_slow else "Yes")
-    assert (decision.action.kind == "compare in fp32") is is_slow
+    job, text = answer.job, text_of(answer)
+    assert job.worth.answer == ("Can't tell" if is_slow else "Yes")
+    assert (job.action.kind == "compare in fp32") is is_slow
     assert ("runs fp16 at 5.0% of its fp32" in text) is ("`precision: fp32`" in text) is is_slow
     low, _ = job_speedup(cpu, gpu).interval or (0.0, 0.0)
     assert (low < 2) is is_slow
@@ -207,7 +207,7 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
         operations=STEP,
     )
     answer = verdict(compared(while_busy(quiet), settings=settings))
-    assert answer.job.decision.answer == word
+    assert answer.job.worth.answer == word
     before, after = answer.answer.split(here)
     assert not before.endswith("~")
     assert not after.startswith(" (")

@@ -323,6 +323,6 @@ def test_a_model_is_compared_with_a_record_by_what_it_has() -> None:
     assert text(None, 1.0, 9.0) == "yes so far* (1 epoch of losses, Some GPU)"
     assert text(None, 9.0) == "unclear, losses differ in epoch 1 (Some GPU*)"
     assert text(FIRST_STEP) == "yes so far* (first step and 5 epochs of losses, Some GPU)"
-    assert text(other(gradients=gradients)) == "no*, from the first gradient on (Some GPU)"
+    assert text(other(gradients=gradients)) == "no*, starting with the first gradient (Some GPU)"
     order = other(batch_order_sha256="3" * 64)
-    assert text(order) == "no*, from the batch order on (Some GPU)"
+    assert text(order) == "no*, starting with the batch order (Some GPU)"

@@ -13,8 +13,8 @@ from outputs import comparison_rows, record_of
 from planted_jobs import compared, history_of, lasting, make_job, make_model, while_busy
 from result_files import job_of, trained, with_record, with_timings
 
+from photofinish.answer.prices import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.speedups import break_even, speedups
-from photofinish.answer.spending import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import LoaderInput

@@ -10,20 +10,19 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import MakeExperiment
-from services import free_port
 from training_process import STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, runs, wait_for
 
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import MODEL, TrainingTimes, read_history, read_record
+from photofinish.results.records import TrainingTimes, read_record
 
 pytestmark = pytest.mark.slow
 
@@ -145,26 +144,6 @@ def test_ranks_killed_in_every_way_all_end_and_resume_with_the_same_bits(
     assert stage.learned() == undisturbed.learned()
     with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
         assert connection.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
-
-
-def test_torchrun_by_hand_on_two_machines_gives_the_same_bits(
-    make_stage: MakeStage, undisturbed: TrainingStage
-) -> None:
-    """Two folders stand for two machines. Only the first one's process writes."""
-    first, second = make_stage("first", epochs=3), make_stage("second", epochs=3)
-    group = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
-    group += ["--master-port", str(free_port())]
-    with ExitStack() as stack:
-        torchrun = "-m", "torch.distributed.run", *group, "--node-rank"
-        nodes = [
-            stack.enter_context(stage.start(*torchrun, str(rank), str(STAGE)))
-            for rank, stage in enumerate((first, second))
-        ]
-        outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
-    whole = read_history(undisturbed.out / MODEL)
-    assert read_history(first.out / MODEL) == whole[:3]
-    assert not second.out.exists()
 
 
 def test_the_processes_end_soon_after_the_stage_that_started_them_was_killed(
