@@ -36,7 +36,7 @@ from photofinish.data.split import split
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.machine.load import LoadWindow
-from photofinish.results.trained import ClassScores, DeviceEvaluation, DeviceLabel, FirstStep
+from photofinish.results.trained import DeviceLabel
 
 if TYPE_CHECKING:
     from result_files import DeviceResult
@@ -221,11 +221,11 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
+    from planted_jobs import FIRST_STEP, PREDICTIONS, SCORES, history_of
     from result_files import Missing, whole_epoch
 
-    from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
+    from photofinish.results import EpochTiming, measurements, pass_times, records
     from photofinish.results.measured import TrainedRecords
-    from photofinish.results.trained import Predictions
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -294,31 +294,11 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         of_steps = measurements.StepMeasurements(
             parts=(part,), epoch_steps=steps, steady_state=steady_state, attribution=attribution
         )
-        one_class = ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
-        scores = DeviceEvaluation(
-            weights_sha256=trained.weights_sha256,
-            main="test_accuracy",
-            test_accuracy=accuracy,
-            test_loss=0.5,
-            macro_f1=0.7,
-            classes={"cat": one_class, "dog": one_class},
-            confusion=((3, 1), (1, 3)),
-        )
-        epochs = range(1, len(epoch_seconds) + 1)
-        history = [EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5) for epoch in epochs]
-        first_step = FirstStep(
-            batch_order_sha256="1" * 64,
-            first_batch_sha256="2" * 64,
-            loss=0.7,
-            weights={"1.weight": (4.0, 0.5), "3.weight": (2.0, -0.5)},
-            outputs={"1": (8.0, 1.0), "3": (3.0, 2.0)},
-            gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
-            output_rounding={"1": 1e-4, "3": 5e-5},
-            gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
-        )
-        predictions = Predictions(np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
+        judged = {"weights_sha256": trained.weights_sha256, "test_accuracy": accuracy}
+        scores = SCORES.model_copy(update=judged)
+        history = history_of(*(1 / epoch for epoch in range(1, len(epoch_seconds) + 1)))
         return TrainedRecords(
-            name, trained, times, of_steps, load, history, scores, first_step, predictions
+            name, trained, times, of_steps, load, history, scores, FIRST_STEP, PREDICTIONS
         )
 
     return make

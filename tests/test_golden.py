@@ -160,7 +160,6 @@ def test_a_job_of_any_kind_is_trained_evaluated_and_answered(
     defaults = JOBS["defaults"] | {"epochs": 3}
     params = JOBS | {"defaults": defaults, "experiments": {name: JOBS["experiments"][name]}}
     pair = read_pair(name, train_and_evaluate(name, params, custom_files.folder, cpu_host))
-    assert pair.cpu.trained
     scores = pair.cpu.trained.scores
     if name in ("table", "gan", "contrastive"):
         assert scores.test_accuracy is None
