@@ -1,4 +1,4 @@
-"""The policy of a process (threads, TF32, determinism), and the choice of an accelerator."""
+"""A process's policy (threads, TF32, determinism), its accelerator, and how torch's errors read."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ import torch
 from conftest import MakeExperiment
 from torch import nn
 
+from photofinish.config.experiment import Experiment
 from photofinish.config.kinds import KINDS, AcceleratorKind
+from photofinish.errors import UserError
+from photofinish.training.failures import failures_explained
 from photofinish.training.torch_device import (
     CPU,
     Clock,
     NoAcceleratorError,
     UnusableAcceleratorError,
     accelerator,
-    autocast,
     configure_torch,
     configure_torch_for,
     effective_precision,
     free_memory_bytes,
-    gradient_scaler,
     memory_format,
 )
+from photofinish.training.world import World
 
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
 
@@ -59,9 +61,7 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
     ids=str,
 )
-def test_tf32_is_on_only_for_cuda_and_by_setting(
-    device: torch.device, precision: str, allowed: bool
-) -> None:
+def test_tf32_is_for_cuda_by_setting(device: torch.device, precision: str, allowed: bool) -> None:
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = not allowed
     configure_torch(device, precision, threads=1)
@@ -121,23 +121,6 @@ def test_cudnn_searches_for_algorithms_only_if_they_are_free_and_shapes_are_fixe
     assert torch.backends.cudnn.benchmark is searches
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype", "scaled"),
-    [
-        ("fp32", torch.float32, False),
-        ("tf32", torch.float32, False),
-        ("bf16", torch.bfloat16, False),
-        ("fp16", torch.float16, True),
-    ],
-)
-def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of_fp16_is_scaled(
-    precision: str, dtype: torch.dtype, scaled: bool
-) -> None:
-    with autocast(CPU, precision):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-    assert gradient_scaler(CPU, precision).is_enabled() is scaled
-
-
 CONVOLVES = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
 SHORTCUT = nn.Sequential(nn.Conv2d(4, 8, kernel_size=1, stride=2))
 """A layer where the CPU's library writes past its memory in channels_last."""
@@ -194,9 +177,7 @@ def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
         accelerator("auto")
 
 
-def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_is_taken_by_its_number_and_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
@@ -229,9 +210,7 @@ def test_the_time_is_read_once_all_have_finished(
     assert events == expected
 
 
-def test_free_memory_is_known_for_each_kind_that_counts_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_free_memory_is_known_for_kinds_that_count_it(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Mock()
     module.get_device_properties.return_value.total_memory = 100
     module.mem_get_info.return_value = 50, 100  # other programs hold 20
@@ -243,3 +222,62 @@ def test_free_memory_is_known_for_each_kind_that_counts_memory(
     monkeypatch.setitem(KINDS, "hpu", AcceleratorKind("no HPU", counts_memory=True))
     assert free_memory_bytes(torch.device("hpu")) == 90
     assert free_memory_bytes(CPU) is None
+
+
+ON_CPU, ON_CUDA = World(CPU), World(torch.device("cuda", 0))
+FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
+LESS_MEMORY = ("batch_size (it is 1000)", "precision to bf16", "input to loader")
+NONDETERMINISTIC = "cumsum_cuda_kernel does not have a deterministic implementation, but you set"
+RESET = "[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"
+ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
+
+
+@pytest.fixture
+def experiment(make_experiment: MakeExperiment) -> Experiment:
+    return make_experiment(batch_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("error", "texts"),
+    [
+        (torch.OutOfMemoryError(FULL), (FULL, *LESS_MEMORY)),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), LESS_MEMORY),
+        (RuntimeError("GET was unable to find an engine to execute this"), LESS_MEMORY),
+        (MemoryError(), ("out of memory", *LESS_MEMORY)),
+        (
+            RuntimeError(NONDETERMINISTIC),
+            ("no deterministic cumsum_cuda", "experiments.big.model", "deterministic: false"),
+        ),
+        (RuntimeError(RESET), (f"big on cuda:0: {RESET}",)),
+        (RuntimeError(ILLEGAL), (f"big on cuda:0: {ILLEGAL}",)),
+    ],
+)
+def test_an_error_of_torch_has_its_own_words_and_what_to_change(
+    experiment: Experiment, error: Exception, texts: tuple[str, ...]
+) -> None:
+    with pytest.raises(UserError) as raised, failures_explained("big", experiment, ON_CUDA):
+        raise error
+    assert raised.value.__cause__ is error
+    assert "experiments.big" in str(raised.value)
+    for text in texts:
+        assert text in str(raised.value)
+
+
+def test_out_of_memory_on_the_cpu_is_known_from_its_allocator(experiment: Experiment) -> None:
+    message = pytest.raises(UserError, match=r"tried to allocate \d+ .*batch_size")
+    with message, failures_explained("big", experiment, ON_CPU):
+        torch.empty(2**50)
+
+
+def test_other_errors_stay_as_they_are(experiment: Experiment) -> None:
+    shapes = RuntimeError("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)")
+    for error in (shapes, UserError("explained already")):
+        with pytest.raises(type(error)) as raised, failures_explained("big", experiment, ON_CPU):
+            raise error
+        assert raised.value is error
+
+
+def test_failing_custom_code_shows_its_own_traceback(experiment: Experiment) -> None:
+    shown = pytest.raises(UserError, match=r"^experiments\.big: [^\n]+\n(.*\n)+LookupError: mine$")
+    with shown, failures_explained("big", experiment, ON_CPU, runs_custom_code=True):
+        raise LookupError("mine")
