@@ -24,7 +24,7 @@ from benchmarks.asked_experiments import EXPERIMENTS, Project
 from benchmarks.tutorials import PROGRAMS, missing, prepare
 from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide
-from photofinish.answer.step_costs import shares
+from photofinish.answer.step_costs import epoch_step
 from photofinish.answer.times import job_time
 from photofinish.config.devices import Devices
 from photofinish.config.scripts import ScriptPlan
@@ -95,11 +95,11 @@ class Row:
 def _loading_share(run: Job) -> float:
     """Return the share of an epoch for loading and copying data."""
     parts = ("waiting for data", "copying to the device")
-    return sum(shares(run).get(part, 0.0) for part in parts)
+    return sum(epoch_step(run).shares.get(part, 0.0) for part in parts)
 
 
 def _loading(run: Job) -> str:
-    return f"{_loading_share(run):5.0%}" if shares(run) else "    ?"
+    return f"{_loading_share(run):5.0%}" if epoch_step(run).shares else "    ?"
 
 
 def main(arguments: list[str]) -> None:
@@ -152,7 +152,7 @@ def summary(rows: list[Row]) -> str:
     of_loading = [
         abs(_loading_share(row.asked) - _loading_share(row.ran))
         for row in rows
-        if shares(row.asked) and shares(row.ran)
+        if epoch_step(row.asked).shares and epoch_step(row.ran).shares
     ]
     steps = [abs(row.step_ratio - 1) for row in rows]
     return (

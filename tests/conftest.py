@@ -178,26 +178,21 @@ def make_trainer(packed_split: PackedSplit) -> MakeTrainer:
     import torch
 
     from photofinish.models.registry import build_model
-    from photofinish.training.batches import Batches, Normaliser, Part
+    from photofinish.training.batches import part_of
     from photofinish.training.input_paths import make_batches
     from photofinish.training.torch_device import CPU
     from photofinish.training.trainer import Trainer
 
     torch.set_num_threads(1)  # such small batches gain nothing from more
-    manifest = packed_split.manifest
-
-    def batches(experiment: Experiment, part: PartName) -> Batches:
-        normalise = Normaliser(manifest.mean, manifest.std)
-        packed = Part(part, packed_split.images(part), packed_split.labels(part), normalise)
-        return make_batches(experiment, packed, CPU)
 
     def make(experiment: Experiment, network: nn.Module | None = None) -> Trainer:
-        network = network or build_model(experiment.model, manifest.shape, 3, experiment.seed)
-        training, validation = batches(experiment, "train"), batches(experiment, "validation")
-        monitored = experiment.monitored_metric()
-        return Trainer(
-            experiment, network, training, validation, CPU, classes=3, monitored=monitored
+        shape = packed_split.manifest.shape
+        network = network or build_model(experiment.model, shape, 3, experiment.seed)
+        training, validation = (
+            make_batches(experiment, part_of(packed_split, part), CPU) for part in PARTS[:2]
         )
+        rest: dict[str, Any] = {"classes": 3, "monitored": experiment.monitored_metric()}
+        return Trainer(experiment, network, training, validation, CPU, **rest)
 
     return make
 
@@ -253,9 +248,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         attribution: measurements.StepAttribution | None = None,
         unavailable: str | None = None,
     ) -> DeviceResult:
-        settings = make_experiment(epochs=len(epoch_seconds)).model_dump(
-            include=set(Experiment.model_fields)
-        )
+        of_experiment = {*Experiment.model_fields}
+        settings = make_experiment(epochs=len(epoch_seconds)).model_dump(include=of_experiment)
         experiment = Experiment.model_validate(settings)
         if unavailable:
             return Missing(name, device, experiment, unavailable)
@@ -276,9 +270,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         )
         steps, every = 600 / experiment.batch_size, [*epoch_seconds, *chain(*repeats)]
         parts = attribution.parts.median_seconds if attribution and device == "cpu" else {}
-        part = whole_epoch(
-            float(np.median(every)), steps, steps * parts.get("waiting_seconds", 0.0)
-        )
+        waiting_seconds = steps * parts.get("waiting_seconds", 0.0)
+        part = whole_epoch(float(np.median(every)), steps, waiting_seconds)
         times = records.TrainingTimes(
             host=cpu_host,
             host_name="workbench",
@@ -314,10 +307,8 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             classes={"cat": one_class, "dog": one_class},
             confusion=((3, 1), (1, 3)),
         )
-        history = [
-            EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5)
-            for epoch in range(1, len(epoch_seconds) + 1)
-        ]
+        epochs = range(1, len(epoch_seconds) + 1)
+        history = [EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5) for epoch in epochs]
         first_step = FirstStep(
             batch_order_sha256="1" * 64,
             first_batch_sha256="2" * 64,
@@ -555,7 +546,7 @@ def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the environment of a process with the simulated accelerator."""
-    from rehearsal.plug_in import build, compiler
+    from rehearsal.rehearsal_device import build, compiler
     from training_stage import clean_environment
 
     found = compiler()

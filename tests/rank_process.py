@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import UserError
-from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.models.registry import build_model
-from photofinish.runs.distributed import check_same_project
-from photofinish.runs.run import Run
-from photofinish.stage.process import Rank
 from photofinish.training.batches import Batch, Batches, Normaliser, Part
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, configure_torch
@@ -71,24 +66,12 @@ def run_rank(
         team = DistributedWorld(rank, size, CPU)
     result: dict[str, Any] = {}
     try:
-        if "other" in case:
-            _meet(experiment, data, Rank(rank, size, rank), case)
         result = _train(team, experiment, PackedSplit(data), case)
     except UserError as error:
         result = {"error": str(error)}
     torch.save(result, folder / f"{rank}.pt")
     sys.stdout.flush()
     os._exit(0)
-
-
-def _meet(experiment: Experiment, data: Path, rank: Rank, case: str) -> None:
-    host = CpuTarget(threads=1, cpu=cpu_facts(), software=software_facts().of_cpu())
-    run = Run("small", "cpu", experiment, host, data, data)
-    if rank.number == 1 and "settings" in case:
-        run = replace(run, experiment=experiment.model_copy(update={"epochs": 99}))
-    if rank.number == 1 and "data" in case:
-        Run.data_sha256 = lambda _task: "0" * 64  # type: ignore[method-assign]
-    check_same_project(run, rank)
 
 
 def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:

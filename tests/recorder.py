@@ -144,27 +144,22 @@ class _Recording(TorchDispatchMode):
             raise RuntimeError(f"{name} fails")
         if name.startswith(READS):
             raise RuntimeError(f"{name} reads a value back, which nothing that is recorded can")
-        given = tree_leaves((arguments, named))
-        places = {_place(each) for each in given if isinstance(each, torch.Tensor)}
-        for each in given:
-            if (
-                isinstance(each, torch.Tensor)
-                and _place(each) not in self._made.keys() | self._found.keys()
-            ):
-                self._found[_place(each)] = each.untyped_storage(), each.untyped_storage().clone()
+        leaves = tree_leaves((arguments, named))
+        tensors = {_place(each): each for each in leaves if isinstance(each, torch.Tensor)}
+        for place in tensors.keys() - self._made.keys() - self._found.keys():
+            storage = tensors[place].untyped_storage()
+            self._found[place] = storage, storage.clone()
         kept = tree_map_only(torch.Tensor, self._kept, (arguments, named))
         results = operation(*arguments, **named)
         made = [
             each.detach()
-            if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in places
+            if isinstance(each, torch.Tensor) and each.numel() and _place(each) not in tensors
             else None
             for each in tree_leaves(results)
         ]
         self._made.update((_place(each), each) for each in made if each is not None)
-        changes_what_it_was_given = name.partition(".")[2].partition(".")[0].endswith(
-            "_"
-        ) or name.endswith("out")
-        if changes_what_it_was_given or any(each is not None for each in made):
+        is_in_place = name.split(".")[1].endswith("_") or name.endswith("out")
+        if is_in_place or any(each is not None for each in made):
             again = partial(_replay, operation, kept)
             self.operations.append(Operation(name, again, made))
         return results

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import warm_python
+from services import free_port
 from watched_scripts import figures_of, in_epochs
 
 from photofinish.commands.ask import ask
@@ -141,12 +142,20 @@ UNCOUNTED = """
 for _ in range(20):
     step(torch.fft.fft(net(torch.randn(200_000, 4)).flatten()).abs().mean())
 """
-PACKAGE = f"""
-torch.distributed.init_process_group("gloo")
-net = nn.parallel.DistributedDataParallel(net)
+TOGETHER = f"""
+import os
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+net = nn.parallel.DistributedDataParallel(net.cuda(), device_ids=[rank])
+torch.distributed.barrier(device_ids=[rank])
 while True:
     for x, y in DataLoader(data, batch_size=64):
         {STEP}
+"""
+LAUNCH = """
+export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port}
+RANK=1 {python} -m train & RANK=0 {python} -m train
 """
 COLD = sys.executable, "-W", "error", "train.py"
 """Command of a Python that has not imported torch, which takes seconds."""
@@ -302,6 +311,18 @@ def test_a_killed_ask_takes_the_script_with_it(tmp_path: Path) -> None:
         started.wait()
 
 
+def test_processes_that_insist_on_gpus_and_that_make_starts_train_together_on_the_cpu(
+    run: Ask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("Makefile").write_text("train:\n\tbash train.sh\n", encoding="utf-8")
+    launch = LAUNCH.format(python=warm_python.executable(), port=free_port())
+    Path("train.sh").write_text(launch, encoding="utf-8")
+    record = run(TOGETHER, start=["make"])[0]["records"]["cpu"]
+    assert (record["device_count"], record["operations"]["images"]) == (2, 2 * 64)
+    line = "Times are of all processes: 2 on the CPU. Estimates are of one GPU with the batches"
+    assert line in capsys.readouterr().out
+
+
 def test_torchrun_of_a_module_is_watched_and_a_hidden_sitecustomize_still_runs(
     run: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,8 +331,8 @@ def test_torchrun_of_a_module_is_watched_and_a_hidden_sitecustomize_still_runs(
     (folder / "sitecustomize.py").write_text("import builtins\nbuiltins.kept = True\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     torchrun = str(Path(sys.executable).with_name("torchrun"))
-    answers = run("kept\n" + PACKAGE, start=[torchrun, "--nproc-per-node", "1", "-m", "train"])
-    assert answers[0]["job"]["epoch_steps"] == 5
+    answers = run("kept\n" + NEXT, start=[torchrun, "--nproc-per-node", "1", "-m", "train"])
+    assert answers[0]["records"]["cpu"]["operations"]["images"] == 16
 
 
 def test_operators_without_a_formula_are_named_and_nothing_is_estimated(run: Ask) -> None:

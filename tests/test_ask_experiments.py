@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from conftest import MakeResult, MakeRun
+from conftest import CustomFiles, MakeResult, MakeRun
 from outputs import record_of
 from result_files import trained
 from training_process import measure_here
@@ -18,7 +19,7 @@ from photofinish.answer.decision import decide
 from photofinish.answer.times import job_time
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
-from photofinish.commands.ask_options import Terms, are_experiments
+from photofinish.commands.ask_options import Terms
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError
@@ -27,6 +28,7 @@ from photofinish.reporting.model_words import model_text
 from photofinish.results.job import JobPair
 from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.results.references import reference_of
+from photofinish.results.trained import FirstStep
 from photofinish.results.training_jobs import with_references
 from photofinish.scripts.run_script import Limits
 
@@ -71,19 +73,16 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     step, record = measured.first_step, measured.training
     cpu = job_of_experiment(measured, record.experiment)
     outputs = {part: (norm * (1 + 1e-9), *sums) for part, (norm, *sums) in step.outputs.items()}
-    found = []
-    for changes in ({}, {"outputs": outputs}, {"first_batch_sha256": "e"}):
-        gpu = replace(cpu, device="gpu", first_step=step.model_copy(update=changes))
-        found.append(model_text(record_of(compare(JobPair(cpu, gpu)))))
-    assert found == [
-        "yes, bit for bit (first step)",
-        "yes, within rounding (first step)",
-        "no, the first step differs (first batch)",
-    ]
-    missing = model_text(
-        record_of(compare(JobPair(cpu, replace(cpu, device="gpu", first_step=None))))
-    )
-    assert missing == "not checked, as no first step was recorded on both devices"
+
+    def model(first_step: FirstStep | None) -> str:
+        gpu = replace(cpu, device="gpu", first_step=first_step)
+        return model_text(record_of(compare(JobPair(cpu, gpu))))
+
+    rounded, another = ({"outputs": outputs}, {"first_batch_sha256": "e"})
+    assert model(step) == "yes, bit for bit (first step)"
+    assert model(step.model_copy(update=rounded)) == "yes, within rounding (first step)"
+    assert model(step.model_copy(update=another)) == "no, the first step differs (first batch)"
+    assert model(None) == "not checked, as no first step was recorded on both devices"
     there = trained(make_result, device="gpu", device_name="NVIDIA Made-Up 100")
     record = record.model_copy(update={"device": "gpu"})
     there = replace(there, record=record, first_step=step)
@@ -91,56 +90,43 @@ def test_samples_on_both_devices_or_a_sample_and_a_record_are_compared_by_the_fi
     assert text == "yes so far* (first step, Made-Up 100)"
 
 
-def test_names_of_params_yaml_are_told_from_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_names_of_params_yaml_are_told_from_commands_and_options_may_follow_them(
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert not are_experiments(["python", "train.py"])
-    with pytest.raises(ConfigError, match="name a command"):
-        are_experiments([])
-    (tmp_path / "params.yaml").write_text("[another, program's]\n")
-    (tmp_path / "photofinish/stages").mkdir(parents=True)
-    (tmp_path / "photofinish/stages/plan.py").touch()
-    params = tmp_path / "photofinish/params.yaml"
-    params.write_text("experiments: {small: }\nscripts: {timed: }\n")
-    for names in ([], ["small"], ["timed", "small"]):
-        assert are_experiments(names)
-    assert not are_experiments(["python", "small"])
-    for names in (["smal"], ["smal", "timed"]):
-        with pytest.raises(ConfigError, match="did you mean 'small'"):
-            are_experiments(names)
-
-
-def test_options_may_follow_the_names_of_experiments_but_not_a_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages/plan.py").touch()
-    (tmp_path / "params.yaml").write_text("experiments: {small: , other: }\n")
-    monkeypatch.chdir(tmp_path)
     asked = Mock()
     monkeypatch.setattr(ask_experiments, "ask_experiments", asked)
     monkeypatch.setattr(ask_command, "ask", asked)
-    for words in ("small --seconds 3 other --json a.json", "--seconds 3 small other --json a.json"):
+
+    def call_of(words: str) -> tuple[Any, ...]:
         monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words.split()])
+        monkeypatch.chdir(custom_files.folder)
         main()
-        limits = Limits(3.0, 600.0)
-        files = AskFiles(tmp_path / "a.json")
-        asked.assert_called_with(["small", "other"], limits, files, None)
-    monkeypatch.setattr(sys, "argv", ["photofinish", "ask"])
-    main()
-    assert asked.call_args.args[0] == []
-    command = ["python", "train.py", "--seconds", "3"]
-    for words in (command, ["--", *command], ["--price", "0", "--", *command]):
-        monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
-        main()
-        assert asked.call_args.args[0] == command
-    for words in (["--", "small"], ["--show-output", "--", "small"]):
-        monkeypatch.setattr(sys, "argv", ["photofinish", "ask", *words])
-        main()
-        assert asked.call_args.args[0] == ["small"]
-        assert asked.call_args.args[1] is None  # the length of a command's job
-        assert asked.call_args.args[2].shows_output is (len(words) == 3)
+        return asked.call_args.args
+
+    def refused(words: str) -> str:
+        with pytest.raises(SystemExit):
+            call_of(words)
+        return capsys.readouterr().err
+
+    assert call_of("python train.py")[0] == ["python", "train.py"]
+    assert "name a command" in refused("")
+    custom_files.write("params.yaml", "[another, program's]")
+    custom_files.write("photofinish/stages/plan.py", "")
+    custom_files.write("photofinish/params.yaml", "experiments: {small: }\nscripts: {timed: }")
+    for words in ("", "small", "timed small"):
+        assert call_of(words)[0] == words.split()
+    for words in ("smal", "smal timed"):
+        assert "did you mean 'small'" in refused(words)
+    for words in ("small --seconds 3 timed --json a.json", "--seconds 3 small timed --json a.json"):
+        files = AskFiles(custom_files.folder / "a.json")
+        assert call_of(words) == (["small", "timed"], Limits(3.0, 600.0), files, None)
+    command = "python train.py --seconds 3"
+    for words in (command, f"-- {command}", f"--price 0 -- {command}"):
+        assert call_of(words)[0] == command.split()
+    for words in ("-- small", "--show-output -- small"):
+        name, length_of_a_command, limits, *_ = call_of(words)
+        assert (name, length_of_a_command) == (["small"], None)
+        assert limits.shows_output is words.startswith("--show")
 
 
 def test_options_replace_the_settings_of_renting_for_a_script_and_for_an_experiment() -> None:

@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 import warm_python
-from result_files import text_of
+from result_files import STEP, text_of
 from watched_scripts import process_of, recorded
 
 from photofinish.commands import ask as ask_module
@@ -45,16 +45,19 @@ Plant = Callable[..., None]
 
 def planted(process: Process, startup_seconds: float = 2.0) -> Watched:
     """Return a run that photofinish ended after its steps."""
-    first = process.first_step_at or 0.0
-    return Watched(
-        "python train.py", process, process.figures(), first - startup_seconds, 40.0, 0.0, (), None
-    )
+    began_at = (process.first_step_at or 0.0) - startup_seconds
+    return Watched("python train.py", process, process.figures(), began_at, 40.0, 0.0, (), None)
 
 
-def loading(batches: float, step_seconds: float, device: str) -> Process:
+def loading(batches: float | None, step_seconds: float, device: str) -> Process:
     process = process_of([step_seconds] * 40, device, loader=0, batches=1)
     process.loaders[0] = Loader(batches, 0)
     return process
+
+
+def counts(images: int, precision: str = "fp32") -> dict[str, Any]:
+    operations = STEP.model_dump() | {"images": images, "without_formula": [], "in_double": False}
+    return {"operations": operations, "precision": precision, "parameter_count": 1}
 
 
 @pytest.fixture
@@ -121,34 +124,44 @@ def test_a_command_that_fails_on_the_cpu_still_shows_the_gpu_s_step(
     assert "train.py:1 needs a GPU: `import torch; torch.cuda.CUDAGraph()`" in str(raised.value)
 
 
-def test_each_run_counts_its_own_steps_of_an_epoch(plant: Plant) -> None:
-    plant(loading(20, 0.1, "cuda"), loading(80, 0.1, "cpu"))
-    (answer,) = asked(Length("epochs", 10, "--epochs"))
+@pytest.mark.parametrize(
+    ("batches", "images", "cpu_seconds", "gpu_seconds"),
+    [((20, 80), (64, 64), 8.0, 2.0), ((None, None), (256, 64), 100.0, 25.0)],
+    ids=["epochs by batches", "no epochs, compared by samples"],
+)
+def test_each_run_counts_its_own_steps_of_an_epoch(
+    plant: Plant, batches: Any, images: Any, cpu_seconds: float, gpu_seconds: float
+) -> None:
+    of_devices = zip(batches, ("cuda", "cpu"), strict=True)
+    runs = [loading(count, 0.1, device) for count, device in of_devices]
+    for process, of_step in zip(runs, images, strict=True):
+        process.counts = counts(of_step)
+    plant(*runs)
+    (answer,) = asked(Length("max_steps", 1000, "--steps"))
     passes = {each["of"]: each for each in answer["answer"]["speedups"]}["epoch"]
-    assert (passes["cpu_seconds"], passes["gpu_seconds"]) == pytest.approx((8.0, 2.0))
+    assert passes["cpu_seconds"] == pytest.approx(cpu_seconds)
+    assert passes["gpu_seconds"] == pytest.approx(gpu_seconds)
 
 
 @pytest.mark.parametrize(
-    ("gpu_start", "line"), [(4.0, "longer start-up after 2.3 s of training"), (2.0, "")]
+    ("gpu_start", "line", "later"),
+    [
+        (4.0, "longer start-up after 2.3 s of training", ""),
+        (2.0, "", ""),
+        (60.0, "longer start-up", "the run on the GPU took 60 s and the later run on the CPU 2 s"),
+    ],
 )
 def test_a_start_is_repaid_after_a_time_of_training_however_long_an_epoch_is(
-    plant: Plant, capsys: pytest.CaptureFixture[str], gpu_start: float, line: str
+    plant: Plant, capsys: pytest.CaptureFixture[str], gpu_start: float, line: str, later: str
 ) -> None:
     plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=gpu_start)
     asked()
-    out = capsys.readouterr().out
-    assert line in out
-    assert ("longer start-up" in out) is bool(line)
-    assert "no estimates" not in out  # of other GPUs, beside a measured one
-
-
-def test_a_longer_start_up_of_the_gpus_run_which_is_first_is_said(
-    plant: Plant, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plant(loading(20, 0.01, "cuda"), loading(20, 0.1, "cpu"), cuda=60.0)
-    asked()
-    err = capsys.readouterr().err
-    assert "the run on the GPU took 60 s and the later run on the CPU 2 s" in err
+    shown = capsys.readouterr()
+    assert line in shown.out
+    assert ("longer start-up" in shown.out) is bool(line)
+    assert "no estimates" not in shown.out  # of other GPUs, beside a measured one
+    assert later in shown.err
+    assert ("the later run" in shown.err) is bool(later)
 
 
 def test_what_a_run_writes_is_no_part_of_the_script(tmp_path: Path) -> None:
@@ -169,9 +182,7 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
     Path("model.py").write_text("", encoding="utf-8")
     for process in both:
         process.files = [str(Path("model.py").absolute())]
-        step = {"losses": [1.0], "gradients": {"weight": [1.0, 1.0]}}
-        first = {"inputs": [[1.0, 1.0]], "weights": "same", "draws": False, **step}
-        process.first_steps = FirstScriptSteps.model_validate(first)
+        process.first_steps = first_steps()
     plant(*both)
     asked(steps)
     Path("rented-Test").mkdir()
@@ -191,12 +202,22 @@ def test_a_record_of_a_rented_gpu_counts_until_the_script_changes(
         asked(steps)
 
 
+@pytest.mark.parametrize(
+    ("bug", "model"),
+    [("pass", "yes, bit for bit (first step)"), ("nn.init.ones_(net.bias)", "weights differ")],
+)
 def test_runs_are_seeded_and_their_first_steps_compared(
-    plant: Plant, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    plant: Plant,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    bug: str,
+    model: str,
 ) -> None:
-    script = """
-import torch
-net = torch.nn.Linear(3, 1)
+    script = f"""
+import os, torch
+from torch import nn
+net = nn.Linear(3, 1)
+if os.environ["CUDA_VISIBLE_DEVICES"]: {bug}
 optimizer = torch.optim.SGD(net.parameters())
 for _ in range(20):
     optimizer.zero_grad()
@@ -209,7 +230,7 @@ for _ in range(20):
     command = [warm_python.executable(), "train.py"]
     ask_command(command, None, Limits(60, 60), Comparing())
     shown = capsys.readouterr()
-    assert "Same model: yes, bit for bit (first step)" in shown.out
+    assert re.search(f"Same model: .*{re.escape(model)}", shown.out)
     assert "Seeding" in shown.err
 
 
@@ -230,33 +251,50 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
     assert re.search("one step on .*, 100 ms: █+forward 20% █+backward 60% █+rest 20%", shown)
 
 
-def counts(images: int, precision: str = "fp32") -> dict[str, Any]:
-    return {
-        "operations": {"images": images} | dict.fromkeys(
-            ("flops", "kernels", "convolutions", "time_steps", "saved_activations",
-             "saved_tensor_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
-             "batch_bytes", "resident_bytes"), 0,
-        ) | {"without_formula": [], "in_double": False},
-        "precision": precision, "parameter_count": 1,
-    }  # fmt: skip
+def first_steps(**changed: Any) -> FirstScriptSteps:
+    gradients = {"first": [1.0, 1.0], "last": [1.0, 1.0]}
+    usual = {"inputs": [[1.0, 1.0]], "losses": [1.0], "gradients": gradients}
+    return FirstScriptSteps.model_validate(usual | {"weights": "same", "draws": False} | changed)
 
 
-@pytest.mark.parametrize(("precision", "same"), [("tf32", "yes"), ("fp32", "no")])
-def test_a_gpu_without_tf32_has_the_limits_of_fp32(plant: Plant, precision: str, same: str) -> None:
-    """PyTorch's flags allow it, which the run on the CPU can't tell."""
-    runs = []
-    for device, gradient, of_run in (("cuda", 1.05, precision), ("cpu", 1.0, "tf32")):
-        process = process_of([0.1] * 40, device)
-        process.counts = counts(8, of_run)
-        gradients = {"first": [1.0, 1.0], "last": [gradient, gradient]}
-        step = {"inputs": [[1.0, 1.0]], "losses": [1.0], "gradients": gradients}
-        process.first_steps = FirstScriptSteps.model_validate(
-            {"weights": "same", "draws": False, **step}
-        )
-        runs.append(process)
-    plant(*runs)
+def scaled(first: float, last: float) -> dict[str, Any]:
+    return {"gradients": {"first": [first, first], "last": [last, last]}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "precision", "model"),
+    [
+        ({"losses": [1 + 2**-20]}, "fp32", "yes, within rounding"),
+        (scaled(1.0, 1.05), "tf32", "yes, within rounding"),  # which the run on the CPU can't tell
+        (scaled(1.0, 1.05), "fp32", "no, the first step differs (last)"),
+        (scaled(1.001, 1.001), "fp32", "no, the first step differs (each gradient)"),
+        ({"gradients": {}}, "fp32", "no, the first step differs (the number of weights)"),
+        ({"inputs": [[2.0, 2.0]]}, "fp32", "can't compare; the first batches differ"),
+        ({"weights": "other"}, "fp32", "can't compare; the first weights differ"),
+        ({"weights": "other", "seed": 8}, "fp32", "can't compare; call `torch.manual_seed(0)`"),
+    ],
+)
+def test_first_steps_are_the_same_within_the_rounding_of_what_the_gpu_computed(
+    plant: Plant, changed: dict[str, Any], precision: str, model: str
+) -> None:
+    on_gpu, on_cpu = process_of([0.1] * 40, "cuda"), process_of([0.1] * 40)
+    on_gpu.counts, on_cpu.counts = counts(8, precision), counts(8, "tf32")
+    on_gpu.first_steps, on_cpu.first_steps = first_steps(**changed), first_steps()
+    plant(on_gpu, on_cpu)
     (answer,) = asked(Length("max_steps", 1000, "--steps"))
-    assert answer["answer"]["model"].startswith(same)
+    assert answer["answer"]["model"].startswith(model)
+
+
+def test_a_script_that_computes_on_the_wrong_device_is_told(
+    plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant(process_of([0.1] * 40, "cuda"), process_of([0.1] * 40, "cuda"))
+    with pytest.raises(UserError, match=r"used cuda in its run on the CPU.* \{device\}"):
+        asked()
+    plant(process_of([0.1] * 40), process_of([0.1] * 40))
+    (answer,) = asked()
+    assert list(answer["records"]) == ["cpu"]
+    assert "ran on the CPU although this machine has a GPU" in capsys.readouterr().err
 
 
 def test_what_a_gpu_reserved_and_that_a_script_compiles_are_recorded(plant: Plant) -> None:
@@ -268,17 +306,6 @@ def test_what_a_gpu_reserved_and_that_a_script_compiles_are_recorded(plant: Plan
     there, here = answer["records"]["gpu"], answer["records"]["cpu"]
     assert (there["peak_memory_bytes"], there["peak_reserved_bytes"]) == (10, 12)
     assert here["script"]["compiles"]
-
-
-def test_steps_without_epochs_are_compared_by_their_samples(plant: Plant) -> None:
-    runs = [process_of([0.1] * 40, device, loader=0, batches=1) for device in ("cuda", "cpu")]
-    for process, images in zip(runs, (256, 64), strict=True):
-        process.loaders[0] = Loader(None, 0)
-        process.counts = counts(images)
-    plant(*runs)
-    (answer,) = asked(Length("max_steps", 1000, "--steps"))
-    passes = {each["of"]: each for each in answer["answer"]["speedups"]}["epoch"]
-    assert (passes["cpu_seconds"], passes["gpu_seconds"]) == pytest.approx((100.0, 25.0))
 
 
 def test_what_follows_the_first_batch_before_the_first_step_is_each_devices_own(
@@ -306,7 +333,7 @@ def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:
 @pytest.mark.parametrize(
     ("kind", "gpus", "own", "chosen"),
     [
-        ("cpu", (), None, ""),
+        ("cpu", (), None, ""),  # which hides each kind
         ("cuda", (0,), None, "0"),
         ("cuda", (0,), "3,1", "3"),
         ("cuda", (1, 2), "5,6,7", "6,7"),
@@ -315,20 +342,17 @@ def test_a_step_takes_at_least_the_time_since_the_first_batch_or_step() -> None:
 def test_a_run_sees_only_its_gpus(
     kind: str, gpus: tuple[int, ...], own: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(KINDS, "npu", AcceleratorKind("no NPU", hidden_by={"NPU_VISIBLE": "none"}))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if own:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", own)
     with recording(kind, gpus) as (_, variables):
         environment = os.environ | variables
     assert environment["CUDA_VISIBLE_DEVICES"] == chosen
-    assert kind == "cpu" or environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_a_run_on_the_cpu_hides_each_kind_of_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "npu", AcceleratorKind("no NPU", hidden_by={"NPU_VISIBLE": "none"}))
-    with recording("cpu") as (_, variables):
-        assert variables["NPU_VISIBLE"] == "none"
-        assert (variables["CUDA_VISIBLE_DEVICES"], variables["HIP_VISIBLE_DEVICES"]) == ("", "-1")
+    if kind == "cpu":
+        assert (variables["NPU_VISIBLE"], variables["HIP_VISIBLE_DEVICES"]) == ("none", "-1")
+    else:
+        assert environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
 
 def test_weights_that_are_offloaded_still_compute_on_the_gpu() -> None:

@@ -198,7 +198,7 @@ def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidd
         job = record_of(both)
         hints = [*suggestion(job, None)]
         assert hints == [line for line in estimate_hints(job) if "loading" in line]
-        said[names] = [job.decision.gpu_name, *hints]
+        said[names] = [job.worth.gpu_name, *hints]
     assert said["T4",] == said["T4", "H100"] == ["T4"]
     assert said["H100",][1].startswith("The time on an H100 has a wide range because 4 workers")
 

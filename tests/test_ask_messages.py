@@ -15,6 +15,7 @@ from watched_scripts import in_epochs
 
 from photofinish.commands.ask import ask
 from photofinish.commands.cli import main
+from photofinish.commands.rent import rent
 from photofinish.errors import UserError
 from photofinish.inside.lengths import lengths_in_command
 from photofinish.reporting.ask_lines import AskFiles
@@ -45,6 +46,37 @@ def test_a_fixed_cuda_device_means_the_cpu_and_another_error_does_not(
         _refusal(f"import torch; {code}", warm_python.executable())
         said = "train.py:1 needs a GPU, and none is here. Running the script again, with cuda"
         assert (said in capsys.readouterr().err) is is_mapped
+
+
+def _refusal_on_cuda(script: str) -> str:
+    Path("train.py").write_text(f"import os, torch; {script}", encoding="utf-8")
+    with pytest.raises(UserError) as raised:
+        run_script.watch([warm_python.executable(), "train.py"], kind="cuda", limits=LIMITS)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(("chosen", "shown"), [("", ["0", "0,1"]), ("5", ["5", "5"])])
+def test_a_command_is_shown_a_gpu_for_each_of_its_processes(
+    chosen: str, shown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"CUDA_VISIBLE_DEVICES": chosen, "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    prints = "print(os.environ['CUDA_VISIBLE_DEVICES'], file=open('shown', 'a')); exit(1)"
+    assert "2 processes. With fewer GPUs: --nproc-per-node 1" in _refusal_on_cuda(prints)
+    assert Path("shown").read_text(encoding="utf-8").split() == shown
+
+
+def test_another_gpu_than_the_one_that_is_shown_is_named_with_the_way_to_choose_it() -> None:
+    refusal = _refusal_on_cuda("raise RuntimeError('CUDA error: invalid device ordinal')")
+    assert re.search("train.py:1 uses a GPU .* CUDA_VISIBLE_DEVICES=1 chooses another", refusal)
+
+
+def test_a_launcher_of_two_processes_is_rented_two_gpus() -> None:
+    Path("requirements.txt").touch()
+    task, commands = rent("T4", [".venv/bin/torchrun", "--nproc_per_node=2", "train.py"])
+    assert "accelerators:\n    T4: 2\n" in task
+    assert "Asks on 2 T4s" in task
+    assert "-- torchrun --nproc_per_node=2 train.py" in commands
 
 
 def test_libraries_that_train_without_torch_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +262,7 @@ def test_a_file_of_an_option_that_was_left_out_is_not_written_over_a_program(
     assert "--json: sh is a program: name a FILE before it" in capsys.readouterr().err
 
 
-def test_a_script_without_its_python_is_named_with_it() -> None:
-    with pytest.raises(UserError, match=r"can't run train\.py: .*\. Write python train\.py"):
-        run_script.watch(["train.py"], kind="cpu", limits=Limits(1, 60))
+def test_a_script_without_its_program_is_named_with_it() -> None:
+    for program, script in (("python", "train.py"), ("bash", "./train.sh")):
+        with pytest.raises(UserError, match=rf"can't run {script}: .*\. Write {program} {script}"):
+            run_script.watch([script], kind="cpu", limits=LIMITS)

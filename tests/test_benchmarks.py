@@ -1,4 +1,4 @@
-"""Ratios and tables of the benchmarks, a quick run of every side, and the probe of a GPU."""
+"""Ratios and tables of the benchmarks, quick runs of every side and system, the probe of a GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -23,9 +24,26 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks import ask, coverage, gpu_probe, tutorials
 from benchmarks.probe import findings
+from benchmarks.systems.__main__ import table
+from benchmarks.systems.images import write_caltech
+from benchmarks.systems.jobs import SYSTEMS
 from benchmarks.table import BARE, OURS, TUTORIAL, markdown, rows_of, write
 from benchmarks.timing import Outcome, Spread, alternate, ratios
 from photofinish.answer import times
+from photofinish.config.datasets import CsvDataset, DatasetPlan
+from photofinish.config.experiment import Experiment
+from photofinish.config.loader import read_params
+from photofinish.data import PART_NAMES
+from photofinish.data.packed import PackedSplit
+from photofinish.data.raw_data import RawData, read_raw
+from photofinish.data.sources import download
+from photofinish.data.split import split
+from photofinish.files import to_json
+from photofinish.models.registry import build_model
+from photofinish.training.batches import part_of
+from photofinish.training.input_paths import make_batches
+from photofinish.training.torch_device import CPU, configure_torch
+from photofinish.training.trainer import Trainer
 
 
 def outcomes(*seconds: float) -> list[Outcome]:
@@ -115,15 +133,12 @@ def test_a_program_is_asked_about_and_run_with_its_data_and_its_changes_alone(
     assert row.asked.timed.of == row.ran.timed.of == 300
 
 
-def test_a_program_that_is_not_the_original_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_program_that_is_missing_or_not_the_original_is_named_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    offer_program(tmp_path / "programs", monkeypatch, TUTORIAL_PROGRAM + "# changed")
+    offer_program(tmp_path, monkeypatch, TUTORIAL_PROGRAM + "# changed")
     with pytest.raises(SystemExit, match=r"tiny.train\.py.*some/repository"):
-        ask.program("tiny", tmp_path / "programs", tmp_path)
-
-
-def test_a_missing_program_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ask.program("tiny", tmp_path, tmp_path)
     ask.main(["--only", "vae", "--programs", str(tmp_path)])
     assert "vae" in capsys.readouterr().out
 
@@ -175,3 +190,129 @@ def test_nine_in_ten_ranges_hold_the_next_run(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(times, "MACHINE", times.MACHINE / math.sqrt(2))
     with pytest.raises(SystemExit, match=r"fewer than 85% .* another run"):
         coverage.main([])
+
+
+# -- the jobs of the examples on a bare machine ----------
+
+NOT_MEASURED = {"save_weights", "schedule"}
+"""Settings that change no step."""
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_its_jobs_are_the_examples_experiments(system: str) -> None:
+    jobs = {job.name: job for job in SYSTEMS[system]}
+    for name, experiment in read_params(ROOT / "examples" / f"{system}.yaml").experiments.items():
+        given = {"dataset": experiment.dataset, "input": {"name": "resident"}, "seed": 0}
+        settings = given | {"precision": "fp32"} | jobs[name].settings
+        own = Experiment.model_validate_json(to_json(settings)).model_dump(exclude=NOT_MEASURED)
+        expected = experiment.model_dump(exclude=NOT_MEASURED)
+        for model in (own["model"], expected["model"]):
+            model.pop("weights", None)  # published weights are not downloaded
+        assert own == expected
+
+
+@pytest.mark.slow
+def test_a_bare_machine_measures_each_job_and_gets_a_table(tmp_path: Path) -> None:
+    paths = ROOT / "tests" / "bare", ROOT / "src"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    command = [sys.executable, "-m", "benchmarks.systems", "--small", "--seconds", "0.4"]
+    command += ["--only", "caltech101-cnn", "--out", str(tmp_path)]
+    ran = run_command(command, ROOT, environment)
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "systems.jsonl").read_text(encoding="utf-8").splitlines()
+    measured = {line["job"]: line for line in map(json.loads, lines)}
+    jobs = [job.name for job in SYSTEMS["caltech101-cnn"]]
+    assert [*measured] == jobs
+    assert all(0 < line["epoch_seconds"] < 60 for line in measured.values())
+    text = (tmp_path / "systems.md").read_text(encoding="utf-8")
+    assert [row.split()[1].strip(",") for row in text.splitlines()[2 : 2 + len(jobs)]] == jobs
+
+
+def test_the_table_has_both_devices_and_what_was_not_run() -> None:
+    cpu = {
+        "system": "mnist-linear", "job": "mnist-linear", "device": "cpu", "device_name": "cpu",
+        "epoch_seconds": 0.5, "lowest_seconds": 0.4, "highest_seconds": 0.6, "epochs": 5,
+        "planned_epochs": 30, "steps": 2345, "test_accuracy": 0.9083, "is_real": True,
+    }  # fmt: skip
+    gpu = cpu | {"device": "cuda", "device_name": "NVIDIA T4", "epoch_seconds": 0.25, "epochs": 0}
+    missing = {"system": "cifar10-resnet18", "job": "ddp", "device": "gpu", "not_run": "one GPU"}
+    text = table([cpu, gpu, missing], {"processor": "some"})
+    (row,) = [row for row in text.splitlines() if row.startswith("| mnist-linear |")]
+    assert "| 2x | 15 s / 7.5 s |" in row
+    assert "Not run: ddp of cifar10-resnet18 on gpu: one GPU" in text
+
+
+def test_the_made_up_photographs_are_a_data_set_of_three_parts(tmp_path: Path) -> None:
+    write_caltech(tmp_path / "made", count=202)
+    parts = {part: str(tmp_path / f"made/{part}.csv") for part in PART_NAMES}
+    dataset = CsvDataset.model_validate({"source": "csv", "parts": parts, "size": 32})
+    plan = DatasetPlan(name="made", dataset=dataset, local_files=None)
+    manifest = split(plan, read_raw(plan, tmp_path / "raw"), tmp_path / "split")
+    assert manifest.counts == {"train": 161, "validation": 20, "test": 21}
+    assert len(manifest.class_names) == 101
+
+
+# -- figures of two tutorials, on real data in torchvision's layout ----------
+
+REAL_DATA = ROOT.parent / "shared" / "datasets"
+on_real_data = pytest.mark.skipif(
+    not (REAL_DATA / "MNIST" / "raw").is_dir(), reason=f"no real data in {REAL_DATA}"
+)
+# Test accuracy after each of the first five epochs, as the tutorial behind mnist-linear printed it.
+MNIST_LINEAR_ACCURACY = [0.8838, 0.8988, 0.9016, 0.9052, 0.9074]
+# 784-30-10 with sigmoids at its best: M. Nielsen, Neural Networks and Deep Learning, chapter 1.
+MNIST_MLP_ACCURACY = 0.9542
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> RawData:
+    """Read MNIST once for both tutorials."""
+    folder = tmp_path_factory.mktemp("raw")
+    shutil.copytree(REAL_DATA / "MNIST", folder / "root/MNIST")
+    plan = plan_of("mnist-linear")
+    dataset = plan.dataset.model_copy(update={"root": str(folder / "root")})
+    plan = plan.model_copy(update={"dataset": dataset})
+    download(plan, folder / "raw")
+    return read_raw(plan, folder / "raw")
+
+
+def plan_of(example: str) -> DatasetPlan:
+    ((name, dataset),) = read_params(ROOT / "examples" / f"{example}.yaml").datasets.items()
+    return DatasetPlan(name=name, dataset=dataset, local_files=None)
+
+
+def packed(example: str, raw: RawData, folder: Path) -> PackedSplit:
+    """Pack the data set of an example."""
+    split(plan_of(example), raw, folder / "split")
+    return PackedSplit(folder / "split")
+
+
+def accuracies_on_the_test_images(example: str, name: str, data: PackedSplit) -> list[float]:
+    """Train five epochs, and return the accuracy on the test images after each."""
+    experiment = read_params(ROOT / "examples" / f"{example}.yaml").experiments[name]
+    experiment = experiment.model_copy(update={"epochs": 5})
+    shape, classes = data.manifest.shape, len(data.manifest.class_names)
+    configure_torch(CPU, experiment.precision, threads=1)
+    network = build_model(experiment.model, shape, classes, experiment.seed)
+    training = make_batches(experiment, part_of(data, "train"), CPU)
+    test = make_batches(experiment, part_of(data, "test"), CPU)
+    trainer = Trainer(experiment, network, training, test, CPU)
+    return [metrics.validation_accuracy or 0.0 for metrics, _ in trainer.epochs()]
+
+
+@pytest.mark.slow
+@on_real_data
+def test_mnist_linear_learns_as_fast_as_in_its_tutorial(raw: RawData, tmp_path: Path) -> None:
+    data = packed("mnist-linear", raw, tmp_path)
+    assert data.manifest.counts == {"train": 60_000, "test": 10_000}
+    assert (data.manifest.mean, data.manifest.std) == ((0.1307,), (0.3081,))
+    measured = accuracies_on_the_test_images("mnist-linear", "mnist-linear", data)
+    assert measured == pytest.approx(MNIST_LINEAR_ACCURACY, abs=0.005)
+
+
+@pytest.mark.slow
+@on_real_data
+def test_mnist_mlp_reaches_the_known_accuracy(raw: RawData, tmp_path: Path) -> None:
+    data = packed("mnist-mlp", raw, tmp_path)
+    measured = accuracies_on_the_test_images("mnist-mlp", "mnist-mlp-resident", data)
+    assert max(measured) >= MNIST_MLP_ACCURACY

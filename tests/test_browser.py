@@ -22,6 +22,9 @@ QUIET = (
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 WAIT_SECONDS = 60
 OPEN_ALL = "document.querySelectorAll('details').forEach((folded) => { folded.open = true; })"
+SIZES_AND_NAMES = """
+all => all.map(svg => [svg.getBoundingClientRect().toJSON(), svg.getAttribute('aria-label')])
+"""
 LOOKS = {
     "desk": {"viewport": DESK, "color_scheme": "light"},
     "phone": {"viewport": PHONE, "color_scheme": "light"},
@@ -94,15 +97,10 @@ def test_every_figure_fits_on_every_screen_without_errors_or_requests(
         if report == "grid":
             assert page.evaluate("document.documentElement.scrollHeight") < 4000
         page.evaluate(OPEN_ALL)
-        sizes = page.eval_on_selector_all(
-            "figure svg", "all => all.map(svg => svg.getBoundingClientRect().toJSON())"
-        )
-        names = page.eval_on_selector_all(
-            "figure svg", "all => all.map(svg => svg.getAttribute('aria-label'))"
-        )
-        assert len(sizes) == len(list((reports[report].parent / "figures").iterdir()))
-        assert all(size["width"] > 200 and size["height"] > 90 for size in sizes)
-        assert all(len(name) > 30 for name in names)
+        figures = page.eval_on_selector_all("figure svg", SIZES_AND_NAMES)
+        assert len(figures) == len(list((reports[report].parent / "figures").iterdir()))
+        assert all(size["width"] > 200 and size["height"] > 90 for size, _ in figures)
+        assert all(len(name) > 30 for _, name in figures)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert errors == []
 
@@ -138,18 +136,14 @@ def test_the_overview_is_sorted_by_value_with_a_click_and_with_the_keyboard(
     with opened(browser, reports["gpu"].as_uri(), viewport=DESK) as (page, errors):
         heading = page.locator("#overview").get_by_role("columnheader", name="on a GPU")
         heading.get_by_role("button").click()
-        assert column(page, "on a GPU") == [
-            f"{time} s on the Made-up accelerator" for time in (4, 8, 16)
-        ]
+        times = [f"{time} s on the Made-up accelerator" for time in (4, 8, 16)]
+        assert column(page, "on a GPU") == times
         assert heading.get_attribute("aria-sort") == "ascending"
         heading.get_by_role("button").press("Enter")
-        assert column(page, "on a GPU") == [
-            f"{time} s on the Made-up accelerator" for time in (16, 8, 4)
-        ]
+        assert column(page, "on a GPU") == times[::-1]
         assert heading.get_attribute("aria-sort") == "descending"
-        page.locator("#overview").get_by_role("columnheader", name="on this CPU").get_by_role(
-            "button"
-        ).press("Space")
+        heading = page.locator("#overview").get_by_role("columnheader", name="on this CPU")
+        heading.get_by_role("button").press("Space")
         assert column(page, "on this CPU") == ["20 s", "20 s", "3.3 min"]
         assert errors == []
 
@@ -170,9 +164,8 @@ def test_the_overview_of_fifteen_is_filtered_prints_on_white_and_leads_to_an_exp
         page.emulate_media(media="print")
         assert printed.startswith(b"%PDF-")
         assert printed.count(b"/Type /Page\n") <= 8
-        assert (
-            page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        )
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert background == "rgb(255, 255, 255)"
         page.emulate_media(media="screen")
         table.get_by_role("link", name="digits-network-3", exact=True).click()
         page.locator("details.experiment[open] h2", has_text="digits-network-3").wait_for()

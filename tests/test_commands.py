@@ -1,20 +1,36 @@
-"""The command `photofinish`: in a user's repository, from a wheel, and in this project."""
+"""The command `photofinish`: from a wheel, in a user's repository and this one, without extras."""
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import sysconfig
+import tomllib
 import webbrowser
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
 import warm_python
-from conftest import ROOT, CustomFiles, clone_project, replace_mlflow, run_command
+from conftest import (
+    ONE_THREAD,
+    ROOT,
+    CustomFiles,
+    Project,
+    clone_project,
+    replace_mlflow,
+    run_command,
+)
+from packaging.requirements import Requirement
 
 from photofinish.commands.cli import main
 from photofinish.commands.init import copy_example, find_scripts, write_network
@@ -49,13 +65,19 @@ class Repository:
         return ran.stdout
 
 
+def environment(folder: Path) -> Path:
+    """Make an environment without packages, and return the folder for them."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    return packages
+
+
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a wheel of a clone, and install it beside the packages that it needs."""
     clone = clone_project(tmp_path_factory.mktemp("clone")).root
     folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
+    packages = environment(folder)
     needed = [path for path in sys.path if path.endswith("-packages")]
     (packages / "needed.pth").write_text("\n".join(needed), encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install"]
@@ -115,9 +137,8 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     (job.root / "data").mkdir(parents=True)
     (job.root / "dvc.yaml").write_text("stages: {mine: {cmd: echo}}\n", encoding="utf-8")
     (job.root / "data/mine.csv").touch()
-    before = {
-        path: path.read_bytes() for path in (job.root / "dvc.yaml", job.root / "data/mine.csv")
-    }
+    kept = [job.root / "dvc.yaml", job.root / "data/mine.csv"]
+    before = [path.read_bytes() for path in kept]
     where = repository.run("python", "-c", "import photofinish; print(photofinish.__file__)")
     assert Path(where.stdout).is_relative_to(packages)
     monkeypatch.setenv("PATH", f"{warm_programs}{os.pathsep}{os.environ['PATH']}")
@@ -154,7 +175,7 @@ def test_the_notebook_answers_by_two_commands_beside_a_pipeline_that_keeps_its_d
     (job.root / "net.py").write_text(network.replace("=32", "=9"), encoding="utf-8")
     again = job.photofinish("run", "--dry", "train-cpu")
     assert re.findall("Running stage '(.*)'", again) == ["plan", "train-cpu@Net"]
-    assert {path: path.read_bytes() for path in before} == before
+    assert [path.read_bytes() for path in kept] == before
     made = {path.name for path in job.root.iterdir() if not path.name.startswith((".", "__"))}
     assert made == {"dvc.yaml", "data", "net.py", "photofinish", "train.py"}
 
@@ -191,17 +212,38 @@ def test_a_script_with_a_training_loop_is_found(
     assert [str(script) for script in find_scripts(Path())] == scripts
 
 
-def test_the_first_params_yaml_has_the_script_that_trains(custom_files: CustomFiles) -> None:
+Command = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def command(
+    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Run `photofinish` in this process and folder. Return its status, and what it printed."""
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setenv("PATH", os.environ["PATH"])  # which a command changes
+        monkeypatch.setattr(sys, "argv", ["photofinish", *arguments])
+        monkeypatch.chdir(custom_files.folder)
+        status: object = None
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code
+        return status, *capfd.readouterr()
+
+    return run
+
+
+def test_the_first_params_yaml_has_the_script_that_trains(
+    custom_files: CustomFiles, command: Command
+) -> None:
     custom_files.write("fit.py", LIGHTNING)
-    ran = photofinish("init", cwd=custom_files.folder)
+    _, printed, _ = command("init")
     params = read_params(Path("params.yaml"), check_custom_code_calls, check_paths)
     assert [script.command for script in params.scripts.values()] == ["python fit.py"]
     assert not params.experiments
-    assert "photofinish ask python fit.py" in ran.stdout
-
-
-def photofinish(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return run_command([sys.executable, "-m", "photofinish", *arguments], cwd)
+    assert "photofinish ask python fit.py" in printed
 
 
 def test_a_new_network_or_example_overwrites_another_example_but_no_file_of_the_user(
@@ -213,11 +255,8 @@ def test_a_new_network_or_example_overwrites_another_example_but_no_file_of_the_
     assert Path("net.py").read_text(encoding="utf-8") == "mine"
     custom_files.write("examples/own-network/losses.py", "mine")
     params = Path("params.yaml")
-    for shipped in (
-        None,
-        ROOT / "examples/mnist-mlp.yaml",
-        ROOT / "src/photofinish/commands" / params,
-    ):
+    examples = ROOT / "examples/mnist-mlp.yaml", ROOT / "src/photofinish/commands" / params
+    for shipped in (None, *examples):
         if shipped:
             shutil.copyfile(shipped, params)
         copy_example("own-network")
@@ -225,100 +264,79 @@ def test_a_new_network_or_example_overwrites_another_example_but_no_file_of_the_
     assert Path("examples/own-network/losses.py").read_text(encoding="utf-8") == "mine"
     assert read_params(params).experiments
     custom_files.write("params.yaml", "mine: 3")
-    with pytest.raises(ConfigError, match="move it away"):
-        copy_example("mnist-mlp")
     with pytest.raises(ConfigError, match="did you mean 'mnist-mlp'"):
         copy_example("mnist-mpl")
-    assert params.read_text(encoding="utf-8") == "mine: 3"
-
-
-def test_only_in_a_clone_of_this_project_a_committed_params_yaml_is_replaced(
-    custom_files: CustomFiles,
-) -> None:
-    custom_files.write("params.yaml", "mine: 3")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "Mine"]):
         user = ["-c", "user.name=me", "-c", "user.email=me@localhost"]
         subprocess.run(["git", *user, *words], check=True)
     with pytest.raises(ConfigError, match="move it away"):
         copy_example("mnist-mlp")
+    assert params.read_text(encoding="utf-8") == "mine: 3"
+    # What is committed is replaced in a clone of this project alone.
     custom_files.write("src/photofinish/commands/params.yaml", "the first")
     copy_example("mnist-mlp")
-    assert Path("params.yaml").read_bytes() == (ROOT / "examples/mnist-mlp.yaml").read_bytes()
+    assert params.read_bytes() == (ROOT / "examples/mnist-mlp.yaml").read_bytes()
 
 
 def test_an_example_is_the_first_params_yaml_with_its_code_where_it_names_it(
-    custom_files: CustomFiles,
+    custom_files: CustomFiles, command: Command
 ) -> None:
     custom_files.write("report/mine.txt", "")
     custom_files.write("fit.py", LIGHTNING)
-    refused = photofinish("init", "--example", "own-netwerk", cwd=custom_files.folder)
-    assert refused.returncode == EXIT_MISTAKE
-    assert "did you mean 'own-network'" in refused.stderr
-    assert not Path("photofinish").exists()
-    ran = photofinish("init", "--example", "own-network", cwd=custom_files.folder)
-    assert ran.returncode == 0, ran.stderr
+    assert command("init", "--example", "own-network")[0] is None
     os.chdir("photofinish")
     assert Path("params.yaml").read_bytes() == (ROOT / "examples/own-network.yaml").read_bytes()
     assert read_params(Path("params.yaml"), check_custom_code_calls, check_paths).experiments
 
 
 def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_repository(
-    custom_files: CustomFiles, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    custom_files: CustomFiles, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def report(*options: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["photofinish", "report", *options])
-        monkeypatch.chdir(custom_files.folder)
-        main()
-        return capsys.readouterr().out
-
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda address: not opened.append(address))
     custom_files.write("photofinish/stages/plan.py", "")
-    with pytest.raises(SystemExit):
-        report()
-    assert "photofinish run" in capsys.readouterr().err
+    assert "photofinish run" in command("report")[-1]
     answers = Answers(summary="No.", answers={}, reasons=(), legend=(), overview=())
     write_answers(custom_files.folder / "photofinish/report", answers)
     monkeypatch.setattr(Answers, "__str__", lambda self: f"all: {self.summary}")
     page = Path("photofinish/report/index.html")
-    assert report().splitlines() == ["all: No.", f"The report: {page}"]
+    assert command("report") == (None, f"all: No.\nThe report: {page}\n", "")
     file = custom_files.folder / page.with_name("answers.json")
-    assert report("--json") == file.read_text(encoding="utf-8")
-    assert report("--open") == f"The report: {page}\n"
+    assert command("report", "--json") == (None, file.read_text(encoding="utf-8"), "")
+    assert command("report", "--open") == (None, f"The report: {page}\n", "")
     assert opened == [(custom_files.folder / page).as_uri()]
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
-    with pytest.raises(SystemExit):
-        report("--open")
-    assert str(page) in capsys.readouterr().err
+    status, _, printed = command("report", "--open")
+    assert status
+    assert str(page) in printed
 
 
-def test_a_mistyped_command_is_answered_with_the_nearest(tmp_path: Path) -> None:
-    ran = photofinish("reprot", "--json", cwd=tmp_path)
-    assert (ran.returncode, ran.stdout) == (EXIT_MISTAKE, "")
-    assert "did you mean 'report'" in ran.stderr
-
-
-def test_mistakes_in_params_yaml_end_a_run_before_dvc_reads_it(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "stages", tmp_path / "stages")
-    (tmp_path / "params.yaml").write_text("experimets: {}\n", encoding="utf-8")
-    ran = photofinish("run", cwd=tmp_path)
-    assert ran.returncode == EXIT_MISTAKE
-    assert "did you mean 'experiments'" in ran.stderr
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        ("reprot --json", "report"),
+        ("run", "experiments"),
+        ("init --example own-netwerk", "own-network"),
+    ],
+)
+def test_a_mistype_is_answered_with_the_nearest_before_anything_is_written(
+    custom_files: CustomFiles, command: Command, words: str, nearest: str
+) -> None:
+    shutil.copytree(ROOT / "stages", custom_files.folder / "stages")
+    custom_files.write("params.yaml", "experimets: {}\n")
+    before = {*custom_files.folder.iterdir()}
+    status, printed, problem = command(*words.split())
+    assert (status, printed) == (EXIT_MISTAKE, "")
+    assert f"did you mean '{nearest}'" in problem
+    assert {*custom_files.folder.iterdir()} == before
 
 
 def test_a_line_of_run_reaches_a_pipe_before_what_a_stage_prints(tmp_path: Path) -> None:
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages/plan.py").write_text("raise SystemExit('a mistake')", encoding="utf-8")
-    command = [sys.executable, "-m", "photofinish", "run", "--example", "mnist-mlp"]
-    output = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONUNBUFFERED": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    ).stdout
+    command = f"{sys.executable} -m photofinish run --example mnist-mlp 2>&1"
+    environment = os.environ | {"PYTHONUNBUFFERED": ""}
+    output = run_command(["sh", "-c", command], tmp_path, environment).stdout
     assert output.index("params.yaml is now the example") < output.index("a mistake")
 
 
@@ -331,3 +349,146 @@ def test_every_make_target_of_the_pipeline_calls_the_command() -> None:
         "python -m photofinish run --example one",
         "python -m photofinish ui --port 1",
     ]
+
+
+# -- an installation without extras ----------
+
+TRAINS = """
+import torch
+net = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(50):
+    optimizer.zero_grad()
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+BEYOND = "torch torchvision dvc mlflow yaml sklearn scipy pandas matplotlib"
+PRINTS_FOUND = "import sys, importlib.util as u; print(*filter(u.find_spec, sys.argv[1:]))"
+
+
+def distributions_of(requirements: Iterable[str]) -> set[str]:
+    """Return the names of these distributions, and of all that they require without extras."""
+    found: set[str] = set()
+    queue = [Requirement(one) for one in requirements]
+    while queue:
+        one = queue.pop()
+        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(one.name)
+            queue += map(Requirement, distribution(one.name).requires or [])
+    return found
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Environment with photofinish and the packages that it requires without extras."""
+    folder = tmp_path_factory.mktemp("light")
+    packages = environment(folder)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert len(project["dependencies"]) <= 10
+    for name in distributions_of(project["dependencies"]):
+        for top in {file.parts[0] for file in distribution(name).files or ()} - {".."}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(distribution(name).locate_file(top))
+    (packages / "photofinish.pth").write_text(str(ROOT / "src"), encoding="utf-8")
+    return folder / "bin"
+
+
+def test_a_script_in_another_environment_is_answered_without_the_pipelines_packages(
+    light: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    others = environment(tmp_path / "theirs")
+    (others / "all.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    ours, theirs = Repository(tmp_path, light), Repository(tmp_path, tmp_path / "theirs/bin")
+    Path("train.py").write_text(TRAINS, encoding="utf-8")
+    printed = ours.run("python", "-c", PRINTS_FOUND, "photofinish", *BEYOND.split())
+    assert printed.stdout == "photofinish\n"
+    assert theirs.run("python", "-c", PRINTS_FOUND, "photofinish").stdout == "\n"
+    options = ["--steps", "500", "--html", "page.html"]
+    command = ["ask", *options, str(theirs.programs / "python"), "train.py"]
+    asked = ours.run("python", "-m", "photofinish", *command)
+    assert asked.returncode == 0, asked.stderr
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert asked.stdout.splitlines()[2] in html.unescape(page)
+    assert "<svg" not in page
+    assert "500 steps (--steps):" in asked.stdout
+    assert "Watched 50 steps." in asked.stdout
+
+
+def test_what_needs_the_pipelines_packages_ends_with_their_name_and_writes_nothing(
+    light: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours, commands = Repository(tmp_path, light), ["init"]
+    for _ in range(2):
+        before = sorted(Path().rglob("*"))
+        for command in commands:
+            ended = ours.run("python", "-m", "photofinish", *command.split())
+            assert ended.returncode == 1
+            (line,) = ended.stderr.splitlines()
+            assert "pip install 'photofinish[" in line
+        assert sorted(Path().rglob("*")) == before
+        Path("stages").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "stages/plan.py", "stages")
+        shutil.copy(ROOT / "params.yaml", "params.yaml")
+        commands = ["run", "plan", "ask", "gate", "report", "rent T4", "ui", "spread", "worker"]
+
+
+# -- a measurement that is killed ----------
+
+NETWORK = """\
+import os
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    calls = 0
+
+    def __init__(self, classes):
+        super().__init__()
+        self.linear = nn.Linear(64, classes)
+
+    def forward(self, images):
+        Net.calls += 1
+        if Net.calls == 30 and (kill := Path("kill.txt")).is_file():
+            number = int(kill.read_text())
+            kill.unlink()
+            os.kill(os.getpid(), number)
+        return self.linear(images.flatten(1))
+"""
+
+PARAMS: dict[str, Any] = {
+    "defaults": {"batch_size": 64, "optimizer": {"name": "sgd", "lr": 0.05}},
+    "devices": ONE_THREAD,
+    "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
+    "experiments": {"mine": {"dataset": "digits", "model": "./net.py:Net", "epochs": 2}},
+}
+
+
+@pytest.mark.slow
+def test_a_killed_measurement_leaves_nothing_behind_and_the_next_run_takes_it_and_answers(
+    project: Project,
+) -> None:
+    (project.root / "net.py").write_text(NETWORK, encoding="utf-8")
+    project.write_params(PARAMS)
+    project.without_mlflow()
+    folder, kill = project.root / "results/mine/cpu/measured", project.root / "kill.txt"
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        kill.write_text(str(int(number)), encoding="utf-8")
+        ran = project.run("photofinish", "run")
+        assert ran.returncode == 255  # DVC's
+        assert "failed to reproduce 'measure-cpu@mine'" in ran.stderr
+        assert "Running stage" not in ran.stdout
+        assert not kill.exists(), ran.stdout + ran.stderr  # it was killed while it measured
+        assert not list(folder.rglob("*"))
+    ran = project.run("photofinish", "run")
+    output = ran.stdout
+    assert (ran.returncode, ran.stderr) == (0, "")  # without waiting for a killed one's lock
+    assert output.index("\nmine on cpu: about ") < output.index("\nmine on cpu  2 epochs, ")
+    *lines, last = output.splitlines()
+    assert len(lines) < 20, output
+    assert last.startswith("Next: `photofinish report --open` shows pictures")
+    answers = project.run("photofinish", "report").stdout.splitlines()[:-1]
+    assert lines[-len(answers) :] == answers
+    assert [file.name for file in folder.rglob("*")] == ["measured.json"]
+    assert "\nmine," in (project.root / "report/comparison.csv").read_text(encoding="utf-8")

@@ -50,9 +50,16 @@ def cnn():
 END = "os._exit(0)  # without the loader's parts, which are measured at the end"
 
 SCRIPTS = {
-    "shuffled, in bfloat16": """
+    "several batches a step, shuffled, in bfloat16": """
+net = cnn()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+batches = loader(Data(3, 16, 16), shuffle=True)
 with torch.autocast("cpu", torch.bfloat16):
-    train(cnn(), loader(Data(3, 16, 16), shuffle=True))
+    for _ in range(4):
+        for group in zip(*[iter(batches)] * 3):
+            optimizer.zero_grad()
+            sum(functional.cross_entropy(net(x), y) for x, y in group).backward()
+            optimizer.step()
 """,
     "sequences, padded": """
 class Recurrent(nn.LSTM):
@@ -63,45 +70,14 @@ def padded(samples):
     return nn.utils.rnn.pad_sequence(rows, True), torch.tensor([y for _, y in samples])
 train(Recurrent(5, 4, batch_first=True), loader(Data(5), collate_fn=padded))
 """,
-    "a transformer": """
+    "a transformer on spectra that another network has seen": """
+other = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).double()
+def features(rows):
+    with torch.no_grad():
+        return other(torch.fft.fft2(rows).abs().double()).float()
 layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
 net = nn.Sequential(layer, nn.Flatten(), nn.Linear(80, 4))
-train(net, loader(Data(10, 8, transform=lambda x: x @ x.T @ x)))
-""",
-    "two optimizers": """
-make, judge = nn.Linear(4, 16), nn.Linear(16, 1)
-first, second = (torch.optim.SGD(net.parameters(), 0.1) for net in (make, judge))
-for _ in range(2):
-    for x, _ in loader(Data(16)):
-        fake = make(torch.randn(8, 4))
-        second.zero_grad()
-        (judge(fake.detach()) - judge(x)).mean().backward()
-        second.step()
-        first.zero_grad()
-        (-judge(fake).mean()).backward()
-        first.step()
-""",
-    "several batches a step": """
-net = cnn()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-batches = loader(Data(3, 16, 16))
-for _ in range(4):
-    for group in zip(*[iter(batches)] * 3):
-        optimizer.zero_grad()
-        sum(functional.cross_entropy(net(x), y) for x, y in group).backward()
-        optimizer.step()
-""",
-    "features of another network": """
-other = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8)).double()
-def features(row):
-    with torch.no_grad():
-        return other(row.double()).float()
-train(nn.Linear(8, 4), loader(Data(16, transform=features)))
-""",
-    "spectra": """
-def spectrum(sound):
-    return torch.fft.fft2(sound).abs()[:, :8].flatten()
-train(nn.Linear(2048, 4), loader(Data(256, 256, transform=spectrum)))
+train(net, loader(Data(10, 16, transform=features)))
 """,
 }
 
@@ -147,7 +123,7 @@ class Ahead:
         threading.Thread(target=load).start()
         return iter(ahead.get, None)
 def slowly(row):
-    threading.Event().wait(0.02)
+    threading.Event().wait(0.005)
     return row
 net = nn.Sequential(nn.Linear(16, 2000), nn.ReLU(), nn.Linear(2000, 4))
 train(net, Ahead(loader(Data(16, transform=slowly))))

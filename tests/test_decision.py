@@ -29,8 +29,7 @@ from result_files import (
 from photofinish.answer.candidates import Candidate, Runs
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, decide, decide_all, gpu_of_yours
-from photofinish.answer.grid import grid
-from photofinish.answer.record import answer_record
+from photofinish.answer.record import answer_record, grid
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_options import Terms
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -348,7 +347,7 @@ def test_the_word_follows_from_the_numbers_on_its_line(
     line, do = found.lines
     assert do.startswith("Next: ")
     assert "Same model: not checked where no GPU ran." in legend([found.job], [], is_asked=False)
-    decision, worth = found.job.decision, found.job.decision.worth
+    worth = found.job.worth
     here, there, setup, *saves = minutes(line)  # there with its setup
     assert setup == 5
     ranges = re.search(r"Saves (?:([\d.]+)-)?([\d.]+) (?:min|s) \(minimum", line)
@@ -358,10 +357,10 @@ def test_the_word_follows_from_the_numbers_on_its_line(
         least = most * float(ranges[1] or ranges[2]) / float(ranges[2])
         assert minimum == 5
         assert least <= max(0.0, here - there) * 1.02 <= most * 1.05
-    if decision.answer == "Probably yes":
+    if worth.answer == "Probably yes":
         assert here - there >= 5 * 0.95
         assert do.startswith("Next: `photofinish rent T4`")
-    elif decision.answer == "No":
+    elif worth.answer == "No":
         assert most < 5 * 1.1 if ranges else here <= there + 0.1
     else:
         low, high = worth.gained
@@ -392,7 +391,7 @@ def test_a_close_call_names_the_runs_that_decide(job: Job) -> None:
         verdict(pair_of(hour, settings=settings.model_copy(update={"worth_saving": each})))
         for each in (30.0, 56.0, 70.0)
     ]
-    assert [each.job.decision.answer for each in found] == ["Probably yes", "Close call", "No"]
+    assert [each.job.worth.answer for each in found] == ["Probably yes", "Close call", "No"]
     assert found[1].answer.endswith(" (minimum 56 min).")
     start_only = T4.model_copy(update={"rental_minutes": 56.0, "worth_saving": 0.0})
     close = verdict(pair_of(hour, settings=start_only))
@@ -518,7 +517,7 @@ def test_runs_are_named_if_they_are_known_within_ten_times_and_at_most_100(
 def test_without_gpus_to_rent_the_answer_says_what_has_no_estimate(job: Job) -> None:
     found = verdict(pair_of(job(62.0), settings=Comparing(accelerators=())))
     assert found.answer.startswith("Can't tell: 62 s here, but no GPU estimate (params.yaml lists ")
-    assert found.job.decision.about == "any GPU"
+    assert found.job.worth.about == "any GPU"
 
 
 def test_fewer_epochs_are_what_to_do_where_the_accuracy_was_reached_long_before(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""A process's policy (threads, TF32, determinism), its accelerator, and how torch's errors read."""
+"""A process on its device: its policy, the choice of an accelerator, and errors of a training."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from photofinish.training.torch_device import (
 )
 from photofinish.training.world import World
 
+PADDED = {"name": "loader", "collate": "resizing:padded"}
 CUDA, MPS, XPU = torch.device("cuda"), torch.device("mps"), torch.device("xpu")
 
 
@@ -106,11 +107,7 @@ def test_deterministic_algorithms_are_chosen_over_faster_ones() -> None:
         (CPU, {"deterministic": False}, False),
         (CUDA, {"deterministic": False, "cuda_graphs": "on"}, False),
         (CUDA, {"deterministic": False, "batch_transform": "resizing:in_steps"}, False),
-        (
-            CUDA,
-            {"deterministic": False, "input": {"name": "loader", "collate": "resizing:padded"}},
-            False,
-        ),
+        (CUDA, {"deterministic": False, "input": PADDED}, False),
     ],
 )
 def test_cudnn_searches_for_algorithms_only_if_they_are_free_and_shapes_are_fixed(
@@ -191,23 +188,16 @@ def test_a_device_is_taken_by_its_number_and_not_replaced(monkeypatch: pytest.Mo
         accelerator("cuda")
 
 
-@pytest.mark.parametrize(
-    ("device", "expected"),
-    [
-        ("cpu", ["all are here", "time read"]),
-        ("cuda", ["device finished", "all are here", "time read"]),
-        ("mps", ["device finished", "all are here", "time read"]),
-    ],
-)
+@pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("cuda", True), ("mps", True)])
 def test_the_time_is_read_once_all_have_finished(
-    monkeypatch: pytest.MonkeyPatch, device: str, expected: list[str]
+    monkeypatch: pytest.MonkeyPatch, device: str, waits: bool
 ) -> None:
     events: list[str] = []
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: events.append("device finished"))
     monkeypatch.setattr("time.perf_counter", lambda: events.append("time read") or 12.5)
     clock = Clock(torch.device(device), lambda: events.append("all are here"))
     assert clock.now_seconds() == 12.5
-    assert events == expected
+    assert events == ["device finished"] * waits + ["all are here", "time read"]
 
 
 def test_free_memory_is_known_for_kinds_that_count_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +214,12 @@ def test_free_memory_is_known_for_kinds_that_count_it(monkeypatch: pytest.Monkey
     assert free_memory_bytes(CPU) is None
 
 
+# -- errors of a training ----------
+
 ON_CPU, ON_CUDA = World(CPU), World(torch.device("cuda", 0))
 FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
 LESS_MEMORY = ("batch_size (it is 1000)", "precision to bf16", "input to loader")
+OTHER_MODEL = ("experiments.big.model", "deterministic: false")
 NONDETERMINISTIC = "cumsum_cuda_kernel does not have a deterministic implementation, but you set"
 RESET = "[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
@@ -244,10 +237,7 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), LESS_MEMORY),
         (RuntimeError("GET was unable to find an engine to execute this"), LESS_MEMORY),
         (MemoryError(), ("out of memory", *LESS_MEMORY)),
-        (
-            RuntimeError(NONDETERMINISTIC),
-            ("no deterministic cumsum_cuda", "experiments.big.model", "deterministic: false"),
-        ),
+        (RuntimeError(NONDETERMINISTIC), ("no deterministic cumsum_cuda", *OTHER_MODEL)),
         (RuntimeError(RESET), (f"big on cuda:0: {RESET}",)),
         (RuntimeError(ILLEGAL), (f"big on cuda:0: {ILLEGAL}",)),
     ],

@@ -27,7 +27,7 @@ from result_files import (
 )
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.record import RunRecord, run_record
+from photofinish.answer.record import known_causes
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.step_costs import fixed_share
 from photofinish.config.experiment import Experiment
@@ -223,11 +223,6 @@ def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) 
     assert only(diagnose(job_of(with_timings(result, loader=slower)))).no_remedy == "no gain"
 
 
-def recorded(result: TrainedRecords) -> RunRecord:
-    run = job_of(result)
-    return run_record(run, diagnose(run))
-
-
 LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
 """16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
 HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
@@ -243,8 +238,8 @@ HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
 def test_figures_that_show_no_cause_name_none(
     slow: Change, measured: dict[str, Any], why: str
 ) -> None:
-    run = recorded(slow(**measured))
-    (found,) = run.causes
+    run = job_of(slow(**measured))
+    found = only(diagnose(run))
     assert (found.of, found.cause, found.remedies) == ("an epoch", "not known", ())
     assert why in causes.cause(run, found)
 
@@ -255,7 +250,7 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -
     assert isinstance(where_a_step_goes(record_of(pair)), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
     assert only(diagnose(job_of(result))).likely == "compute-bound"
-    assert causes.short_cause(record_of(pair).cpu) == "probably 91% of each step is compute"
+    assert causes.short_cause(record_of(pair), "cpu") == "probably 91% of each step is compute"
 
 
 @pytest.mark.parametrize(
@@ -393,8 +388,9 @@ def test_each_cause_has_a_change_with_its_gain_or_none(
     change: str,
     gain: tuple[float, float] | None,
 ) -> None:
-    result = slow(**measured)
-    found, (known,) = only(diagnose(job_of(result))), recorded(result).causes
+    run = job_of(slow(**measured))
+    found = only(diagnose(run))
+    (known,) = known_causes(run, [found])
     assert (found.of, found.cause) == ("an epoch", cause)
     if not found.remedies:
         assert found.no_remedy == change
@@ -411,8 +407,8 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
 ) -> None:
     job = {"startup_seconds": 24.0, "total_seconds": 44.0}
     cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
-    run = recorded(cpu)
-    found, _ = run.causes
+    run = job_of(cpu)
+    found, _ = diagnose(run)
     assert causes.cause(run, found) == "start-up is 55% of the job's 44 s"
     assert causes.advice(found).startswith("No setting to suggest: ")
     pair = pair_of(cpu, make_result(device="gpu"))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import recipe
 import torch
 from conftest import MakeExperiment
 from rank_process import run_rank
-from services import free_port
 from torch import nn
 from training_process import FORK_SERVER, STAGE, ForkedProcess, Start
 from training_stage import TrainingStage, read_until, runs, wait_for
@@ -29,7 +27,7 @@ from training_stage import TrainingStage, read_until, runs, wait_for
 from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.results.records import MODEL, TrainingTimes, read_history, read_record
+from photofinish.results.records import TrainingTimes, read_record
 from photofinish.runs.run import Run
 from photofinish.training.state import AveragedWeights
 from photofinish.training.world import DataParallelWorld
@@ -80,12 +78,6 @@ def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert one["metrics"] == other["metrics"]
     torch.testing.assert_close(one["weights"], other["weights"], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("other", ["settings", "data"])
-def test_processes_of_different_projects_are_refused_by_name(train: Train, other: str) -> None:
-    for rank in train(2, f"other {other} in rank 1"):
-        assert re.search(rf"process 1 .* and process 0 .* have different {other}\.", rank["error"])
 
 
 @pytest.mark.parametrize(
@@ -325,25 +317,6 @@ def test_ranks_killed_in_all_ways_resume(make_stage: MakeStage, undisturbed: Tra
     assert stage.learned() == undisturbed.learned()
     with closing(sqlite3.connect(stage.folder / "mlflow.db")) as connection:
         assert connection.execute("SELECT status FROM runs").fetchall() == [("FINISHED",)]
-
-
-@pytest.mark.slow
-def test_torchrun_by_hand_learns_alike(make_stage: MakeStage, undisturbed: TrainingStage) -> None:
-    """Two folders stand for two machines. Only the first one's process writes."""
-    first, second = make_stage("first", epochs=3), make_stage("second", epochs=3)
-    group = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
-    group += ["--master-port", str(free_port())]
-    with ExitStack() as stack:
-        torchrun = "-m", "torch.distributed.run", *group, "--node-rank"
-        nodes = [
-            stack.enter_context(stage.start(*torchrun, str(rank), str(STAGE)))
-            for rank, stage in enumerate((first, second))
-        ]
-        outputs = [node.communicate()[0] for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], outputs
-    whole = read_history(undisturbed.out / MODEL)
-    assert read_history(first.out / MODEL) == whole[:3]
-    assert not second.out.exists()
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ SETTINGS = [
 PARAMS = (ROOT / "docs" / "params.md").read_text(encoding="utf-8")
 TABLES = dict(re.findall(r"<!-- (\w+) -->\n\n((?:\|.*\n)+)", PARAMS))
 FIRST_SENTENCE = re.compile(r'^    (\w+): .*\n    """((?s:.*?)\.)(?:\s|")', re.MULTILINE)
+(COMMANDS,) = (dict(it.choices or {}) for it in cli._parser()._actions if it.dest == "command")
 LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -134,8 +135,7 @@ def test_prices_hours_and_names_of_gpus_are_those_of_the_tables() -> None:
 
 def test_every_option_is_on_the_page_of_commands() -> None:
     page = USERS_PAGES["docs/commands.md"]
-    (choices,) = (each.choices for each in cli._parser()._actions if each.dest == "command")
-    for name, command in dict(choices or {}).items():
+    for name, command in COMMANDS.items():
         assert f"photofinish {name}" in page or f"| `{name}" in page
         assert set(re.findall(r"--[a-z-]+", command.format_help())) <= set(page.split("`")), name
 
@@ -169,10 +169,8 @@ def test_every_command_that_the_documents_and_workflows_name_exists() -> None:
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     named = set(re.findall(r"(?:[`$] ?|run: )make ([a-z]+)", text))
     assert {"repro", "test", "ui"} <= named <= targets
-    command = [sys.executable, "-m", "photofinish", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     named = set(re.findall(r"(?:^\$ |run: |^ {8,})photofinish (\w+)", text, re.MULTILINE))
-    assert {"init", "run", "gate"} <= named <= set(re.findall(r"^    (\w+)  ", shown, re.MULTILINE))
+    assert {"init", "run", "gate"} <= named <= COMMANDS.keys()
 
 
 def test_dvc_and_mlflow_send_no_usage_data() -> None:

@@ -439,7 +439,7 @@ def test_a_training_on_values_or_labels_is_reported(
     assert len(rows) == 2 * len(task_split.labels("test"))
     assert task == "labels" or (rows["cpu"] > 0).all()
     pair = read_pair("small", results)
-    assert pair.compared
+    assert pair.speedups
     assert pair.parity.likeness == "identical"
     folders = [tmp_path / name for name in ("report", "metrics", "plots")]
     write_report([pair], folders[0])

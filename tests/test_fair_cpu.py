@@ -142,7 +142,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     assert "threads: 1" in verdict(pair).action
     assert decide(pair).answer == "Can't tell"
     assert decide(pair_of(with_timings(cpu, tried_threads={}), gpu)).answer == "Yes"
-    (found,) = record_of(pair).cpu.causes
+    (found,) = record_of(pair).causes["cpu"]
     assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
     assert "tried" in advice(found)
     # The training took twice as long as measured, and the steps' share of it is as measured.
@@ -227,7 +227,7 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     slow = {"epochs": epochs, "total_seconds": seconds, "steps_per_epoch": round(10 * each)}
     settings = Comparing(accelerators=("T4",))
     found = verdict(pair_of(with_timings(cpu, **slow), settings=settings))
-    assert found.job.decision.answer == word
+    assert found.job.worth.answer == word
     before, after = found.answer.split(here)
     assert not before.endswith("~")
     assert not after.startswith(" (")

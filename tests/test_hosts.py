@@ -7,7 +7,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +16,9 @@ from unittest.mock import Mock
 
 import pynvml
 import pytest
+import result_files
 import torch
-from conftest import MakeRun
+from conftest import CustomFiles, MakeRun
 
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice
 from photofinish.config.kinds import KINDS
@@ -28,7 +29,6 @@ from photofinish.machine.accelerators import AcceleratorFacts
 from photofinish.machine.host import available_memory_bytes
 from photofinish.machine.load import (
     LoadMonitor,
-    LoadWindow,
     load_warnings,
     nvidia_gpu_state,
     nvidia_gpu_works,
@@ -323,14 +323,8 @@ def test_auto_threads_are_the_usable_cores_divided_by_processes(
 
 
 BURN_A_CORE = "import time\nwhile time.process_time() < 0.3:\n    pass"
-QUIET = LoadWindow(
-    wall_seconds=10.0,
-    cores=4,
-    own_cpu_seconds=10.0,
-    others_cpu_seconds=1.0,
-    waited_for_core_seconds=0.5,
-    major_page_faults=3,
-    swapped_pages=0,
+QUIET = result_files.BUSY.model_copy(
+    update={"cores": 4, "others_cpu_seconds": 1.0, "waited_for_core_seconds": 0.5}
 )
 BUSY = QUIET.model_copy(update={"others_cpu_seconds": 40.0})
 
@@ -361,9 +355,8 @@ def test_what_makes_times_unreliable_is_named(figures: dict[str, Any], reason: s
 
 
 def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_not_count() -> None:
-    assert load_warnings([BUSY, *[QUIET] * 4]) == [
-        "for 20% of the run, other programs used 100% of the cores"
-    ]
+    busy = "for 20% of the run, other programs used 100% of the cores"
+    assert load_warnings([BUSY, *[QUIET] * 4]) == [busy]
     assert load_warnings([BUSY, *[QUIET] * 19]) == []
     assert load_warnings([]) == []
 
@@ -393,20 +386,29 @@ def test_short_epochs_share_a_window() -> None:
     assert len(monitor.windows) == 1
 
 
-def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replace functions of NVIDIA's driver, whose names begin with nvml."""
+
+    def replace(**functions: Any) -> None:
+        for name, function in ({"Init": lambda: None} | functions).items():
+            monkeypatch.setattr(pynvml, f"nvml{name}", function)
+
+    return replace
+
+
+def test_what_slows_a_gpu_is_read_from_its_driver(nvml: Callable[..., None]) -> None:
     power_cap_and_heat = (
         pynvml.nvmlClocksThrottleReasonSwPowerCap | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
     )
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
-    reasons = {"GPU-a-b": power_cap_and_heat}
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCurrentClocksThrottleReasons", reasons.get)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     processes = [os.getpid(), child.pid, os.getppid(), 2**22 + 1]  # the last is of no process
-    monkeypatch.setattr(
-        pynvml,
-        "nvmlDeviceGetComputeRunningProcesses",
-        lambda _: [SimpleNamespace(pid=process) for process in processes],
+    nvml(
+        DeviceGetHandleByUUID=lambda uuid: uuid,
+        DeviceGetCurrentClocksThrottleReasons={"GPU-a-b": power_cap_and_heat}.get,
+        DeviceGetComputeRunningProcesses=lambda _: [
+            SimpleNamespace(pid=process) for process in processes
+        ],
     )
     monitor = LoadMonitor(nvidia_gpu_state("a-b"))
     monitor.sample()
@@ -419,14 +421,17 @@ def test_what_slows_a_gpu_is_read_from_its_driver(monkeypatch: pytest.MonkeyPatc
     ("percents", "works"), [([60, 0, 9, 40, 80, 70], True), ([99, 99, 60, 20, 0, 0], False)]
 )
 def test_a_gpu_works_if_it_does_so_until_the_end_of_a_second(
-    monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
+    nvml: Callable[..., None], monkeypatch: pytest.MonkeyPatch, percents: list[int], *, works: bool
 ) -> None:
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda place: place)
     rates = Mock(side_effect=[SimpleNamespace(gpu=each) for each in percents])
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
+    nvml(DeviceGetHandleByIndex=lambda place: place, DeviceGetUtilizationRates=rates)
     monkeypatch.setattr("photofinish.machine.load._READING_SECONDS", 0.0)
     assert nvidia_gpu_works("0") is works
+
+
+SMALL = 2**26
+"""Memory that every machine has."""
+AROUND = {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000"}
 
 
 def test_resident_batches_must_fit(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,36 +444,21 @@ def test_resident_batches_must_fit(make_run: MakeRun, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("own_group", "files", "available"),
     [
-        ("0::/", {"memory.max": "max"}, None),
-        (
-            "0::/job/step",
-            {
-                "job/memory.max": "9000",
-                "job/memory.stat": "anon 4000\nfile 5000",
-                "job/step/memory.max": "max",
-            },
-            5000,
-        ),
+        ("0::/", {"memory.max": "max"}, SMALL),
+        ("0::/job/step", AROUND | {"job/step/memory.max": "max"}, 5000),
         ("0::/of-the-host", {"memory.max": "9000", "memory.stat": "file 1\nanon 9500"}, 0),
     ],
     ids=["no limit", "the group around it", "in a container"],
 )
 def test_a_control_group_limits_the_memory(
-    tmp_path: Path,
+    custom_files: CustomFiles,
     monkeypatch: pytest.MonkeyPatch,
     own_group: str,
     files: dict[str, str],
-    available: int | None,
+    available: int,
 ) -> None:
-    for name, text in {
-        "own": own_group,
-        **{f"groups/{name}": text for name, text in files.items()},
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
-    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "groups")
-    monkeypatch.setattr(host, "_OWN_CGROUP", tmp_path / "own")
-    if available is None:
-        assert available_memory_bytes() > 2**26
-    else:
-        assert available_memory_bytes() == available
+    for name, text in ({"../own": own_group} | files).items():
+        custom_files.write(f"groups/{name}", f"{text}\n")
+    monkeypatch.setattr(host, "_CGROUPS", custom_files.folder / "groups")
+    monkeypatch.setattr(host, "_OWN_CGROUP", custom_files.folder / "own")
+    assert min(available_memory_bytes(), SMALL) == available

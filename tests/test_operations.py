@@ -12,7 +12,7 @@ import torch
 from conftest import MakeTrainer
 from torch import nn
 from torch.nn import functional
-from torch.nn.utils.rnn import pack_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from photofinish.answer.estimates import estimated_device_seconds, least_memory_bytes
 from photofinish.config.compare import accelerators
@@ -30,6 +30,16 @@ def counted(network: nn.Module, *shape: int) -> StepCount:
     return count_step(network, lambda: network(images).sum())
 
 
+def counted_on(network: nn.Module, data: Any) -> StepCount:
+    """Count a step whose loss is the sum of the network's first output."""
+
+    def total() -> torch.Tensor:
+        first = next(iter(leaves(network(data))))
+        return (first.data if isinstance(first, PackedSequence) else first).sum()
+
+    return count_step(network, total)
+
+
 def test_a_linear_layer_is_a_product_forward_and_up_to_two_backward() -> None:
     found = counted(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 10)
     first, second = 2 * IMAGES * 10 * 20, 2 * IMAGES * 20 * 5
@@ -41,12 +51,6 @@ def test_a_convolution_applies_its_filter_at_each_place_of_its_output() -> None:
     found = counted(nn.Conv2d(3, 8, 3, stride=2, padding=1), 3, 16, 16)
     assert found.flops == 2 * 2 * IMAGES * 3 * 8 * 8 * 8 * 9
     assert found.convolutions == 2
-
-
-def test_groups_share_no_work() -> None:
-    """PyTorch's formula counts the weight gradient of a grouped convolution `groups` times."""
-    found = counted(nn.Conv2d(8, 8, 3, groups=8, bias=False), 8, 10, 10)
-    assert found.flops == 2 * 2 * IMAGES * 8 * 8 * 8 * 9
 
 
 TIMES, WIDE, HIDDEN = 10, 16, 32
@@ -85,6 +89,7 @@ def gated(gates: int) -> int:
 
 
 MULTIHEAD = VALUES * WIDE * (2 * 3 * WIDE + 3 * WIDE) + 6 * PAIRS * TIMES**2
+ENCODER = MULTIHEAD + VALUES * 6 * WIDE * HIDDEN
 BOTH_WAYS = 2 * gated(4) + 2 * VALUES * 4 * HIDDEN * 3 * (2 * HIDDEN + HIDDEN)
 MASK = torch.ones(TIMES, TIMES, dtype=torch.bool).tril()
 BATCH_FIRST = {"batch_first": True}
@@ -101,12 +106,10 @@ BATCH_FIRST = {"batch_first": True}
         (Attention(attn_mask=MASK, dropout_p=0.1), 6 * PAIRS * TIMES**2, 20),
         (Attention(is_causal=True), 6 * PAIRS * TIMES * (TIMES + 1) // 2, 20),
         (SelfAttention(WIDE, 2, **BATCH_FIRST), MULTIHEAD, 40),
-        (
-            nn.TransformerEncoderLayer(WIDE, 2, HIDDEN, **BATCH_FIRST),
-            MULTIHEAD + VALUES * 6 * WIDE * HIDDEN,
-            65,
-        ),
+        (nn.TransformerEncoderLayer(WIDE, 2, HIDDEN, **BATCH_FIRST), ENCODER, 65),
         (nn.ConvTranspose1d(TIMES, 6, 2, stride=2), 2 * 2 * IMAGES * TIMES * 6 * WIDE * 2, 10),
+        # PyTorch's formula counts its weight gradient `groups` times.
+        (nn.Conv1d(TIMES, 20, 3, groups=10, bias=False), 2 * 2 * IMAGES * 20 * 14 * 3, 10),
         (Einsum(WIDE, HIDDEN), VALUES * 2 * WIDE * HIDDEN, 10),
     ],
     ids=str,
@@ -115,8 +118,7 @@ def test_products_count_as_by_hand_and_fused_operators_as_few(
     network: nn.Module, flops: int, most_kernels: int
 ) -> None:
     """The CPU has one operator without shapes for some, and many small ones for others."""
-    samples = torch.ones(IMAGES, TIMES, WIDE)
-    found = count_step(network, lambda: next(iter(leaves(network(samples)))).sum())
+    found = counted_on(network, torch.ones(IMAGES, TIMES, WIDE))
     assert found.flops == flops
     assert found.kernels <= most_kernels
     assert found.without_formula == ()
@@ -127,21 +129,13 @@ def test_a_recurrent_layer_takes_its_time_steps_one_after_another() -> None:
     packed = pack_sequence([torch.ones(length, WIDE) for length in (7, 5)])
     both_ways = nn.GRU(WIDE, HIDDEN, 2, bidirectional=True)
 
-    def steps_of(network: nn.Module, data: Any) -> int:
-        def total() -> torch.Tensor:
-            output = network(data)
-            output = output[0] if isinstance(output, tuple) else output
-            return (output.data if packed is data else output).sum()
-
-        return count_step(network, total).time_steps
-
     for network, data, time_steps in (
         (nn.LSTM(WIDE, HIDDEN, **BATCH_FIRST), samples, 2 * TIMES),  # forward and backward
         (nn.LSTM(WIDE, HIDDEN), samples, 2 * IMAGES),
         (both_ways, packed, 2 * 4 * 7),
         (nn.Linear(WIDE, HIDDEN), samples, 0),
     ):
-        assert steps_of(network, data) == time_steps
+        assert counted_on(network, data).time_steps == time_steps
 
 
 def test_a_layer_that_is_not_trained_computes_in_the_fast_path_too() -> None:
@@ -261,9 +255,8 @@ def test_a_batch_in_parts_computes_as_much_and_saves_the_tensors_of_a_part(
     assert least_memory_bytes(split, "fp32") < least_memory_bytes(whole, "fp32")
     assert whole.kernels < split.kernels < 2 * whole.kernels  # the optimizer's count once
     in_fp16 = accelerators()["T4"], "fp16", 1.0
-    assert estimated_device_seconds(split, *in_fp16) == pytest.approx(
-        estimated_device_seconds(whole, *in_fp16), rel=0.01
-    )
+    seconds = [estimated_device_seconds(step, *in_fp16) for step in (split, whole)]
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.01)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

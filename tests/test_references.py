@@ -373,6 +373,6 @@ def test_a_model_is_compared_with_a_record_by_what_it_has(make_result: MakeResul
     assert text(None, (9.0,)) == "unclear, losses differ in epoch 1 (Some GPU*)"
     assert text(step) == "yes so far* (first step and 5 epochs of losses, Some GPU)"
     other = step.model_copy(update={"gradients": {**step.gradients, "3.weight": (0.25, -0.2)}})
-    assert text(other) == "no*, from the first gradient on (Some GPU)"
+    assert text(other) == "no*, starting with the first gradient (Some GPU)"
     other = step.model_copy(update={"batch_order_sha256": "3" * 64})
-    assert text(other) == "no*, from the batch order on (Some GPU)"
+    assert text(other) == "no*, starting with the batch order (Some GPU)"

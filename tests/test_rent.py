@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import warm_python
 import yaml
+from conftest import run_command
 
 from photofinish.commands.cli import main
 from photofinish.commands.rent import rent
@@ -43,17 +44,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_only_the_task_is_in_the_output_and_a_line_says_that_nothing_is_started(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_offers(project)
-    monkeypatch.setattr(sys, "argv", ["photofinish", "rent", "T4"])
-    main()
-    shown = capsys.readouterr()
-    assert yaml.safe_load(shown.out)["resources"]["accelerators"] == {"T4": 1}
-    assert shown.err.startswith("Nothing is started or paid for")
-
-
 def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> None:
     empty = dict.fromkeys(("reason", "cpu_seconds", "gpu", "gpu_seconds", "speedup"))
     mine = {
@@ -64,13 +54,8 @@ def write_offers(project: Path, where: str = "some cloud", **changes: Any) -> No
         **{key: [] for key in ("causes", "suggestions", "speedups", "seeds")},
         "candidates": [OFFER | {"hour_price": PRICE | {"where": where}} | changes],
     }  # fmt: skip
-    answers = {
-        "summary": "",
-        "answers": {"mine": mine},
-        "reasons": [],
-        "legend": [],
-        "overview": [],
-    }
+    answers = {"summary": "", "answers": {"mine": mine}}
+    answers |= {key: [] for key in ("reasons", "legend", "overview")}
     (project / "report").mkdir(exist_ok=True)
     (project / "report/answers.json").write_text(json.dumps(answers), encoding="utf-8")
 
@@ -100,14 +85,12 @@ def test_the_task_names_the_gpu_with_the_time_and_cost_of_all_its_trainings(proj
 def test_code_above_the_pipelines_folder_is_not_left_behind(project: Path) -> None:
     params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     (project.parent / "net.py").write_text("class Net: ...", encoding="utf-8")
-    params["experiments"]["mine"]["model"] = {"name": "../net.py:Net"}
-    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="above this folder, which wouldn't be copied: move"):
-        rent("T4")
-    params["experiments"]["mine"] |= {"model": "linear", "deps": ["../net.py"]}
-    Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    with pytest.raises(UserError, match="above this folder, which wouldn't be copied: move"):
-        rent("T4")
+    for outside in ({"model": {"name": "../net.py:Net"}}, {"deps": ["../net.py"]}):
+        experiments = {"mine": params["experiments"]["mine"] | outside}
+        text = yaml.safe_dump(params | {"experiments": experiments})
+        Path("params.yaml").write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match="above this folder, which wouldn't be copied: move"):
+            rent("T4")
 
 
 @pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\n", "\x1b[2K"])
@@ -118,20 +101,16 @@ def test_text_of_a_price_adds_no_key_to_the_task(project: Path, end: str) -> Non
     assert yaml.safe_load(rent("T4")[0]) == expected
 
 
+FROM_GIT = {"url": "https://host/it", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
+FROM_FOLDER = {"url": "file:///my%20folder:%20%231", "dir_info": {}}
+
+
 @pytest.mark.parametrize(
     ("origin", "installed", "copied"),
     [
         (None, "photofinish[pipeline]==9.0", []),
-        (
-            {"url": "https://host/it", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "photofinish[pipeline] @ git+https://host/it@abc",
-            [],
-        ),
-        (
-            {"url": "file:///my%20folder:%20%231", "dir_info": {}},
-            "$HOME/photofinish-source[pipeline]",
-            ["/my folder: #1/"],
-        ),
+        (FROM_GIT, "photofinish[pipeline] @ git+https://host/it@abc", []),
+        (FROM_FOLDER, "$HOME/photofinish-source[pipeline]", ["/my folder: #1/"]),
     ],
 )
 def test_what_pip_installed_here_is_installed_there(
@@ -153,14 +132,11 @@ def test_what_pip_installed_here_is_installed_there(
     assert [line[3] for line in lines] == ["./", *copied]
 
 
-@pytest.mark.parametrize(
-    ("gpu", "changes", "reason"),
-    [("t4", {}, "did you mean 'T4'"), ("T4", {"fits": "no"}, "memory")],
-)
+@pytest.mark.parametrize(("gpu", "reason"), [("t4", "did you mean 'T4'"), ("T4", "memory")])
 def test_a_gpu_that_is_not_known_or_too_small_is_refused(
-    project: Path, gpu: str, changes: dict[str, Any], reason: str
+    project: Path, gpu: str, reason: str
 ) -> None:
-    write_offers(project, **changes)
+    write_offers(project, fits="no")
     with pytest.raises(UserError, match=reason):
         rent(gpu)
 
@@ -216,9 +192,7 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
     environment = os.environ | environment | {"CUDA_VISIBLE_DEVICES": ""}
 
     def ended(part: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-c", task[part]]
-        pipes: Any = {"capture_output": True, "text": True}
-        return subprocess.run(command, cwd=there, env=environment, check=False, **pipes)
+        return run_command(["bash", "-c", task[part]], there, environment)
 
     assert ended("setup").returncode == 0
     assert re.search(r" torch==[\d.]+$", (home / "installed").read_text(encoding="utf-8"))
@@ -262,6 +236,7 @@ def test_a_script_is_installed_by_its_folder_or_by_what_it_imports(
     task = yaml.safe_load(shown.out)
     assert installed in task["setup"].lower()
     assert installed in shown.err.lower()
+    assert shown.err.startswith("Nothing is started or paid for")
     *_, asks, _, trains = task["run"].splitlines()
     assert asks.endswith("-- python train.py --device '{device}'")
     assert shlex.split(trains) == ["python", "train.py", "--device", "cuda"]

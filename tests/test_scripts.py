@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,10 @@ from conftest import CustomFiles
 from outputs import verdict
 from result_files import text_of
 from torch import nn
-from watched_scripts import figures_of, process_of, recorded
+from watched_scripts import figures_of, in_epochs, process_of, recorded
 
 import photofinish
 from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.diagnosis import diagnose
 from photofinish.config.base import read_plan
 from photofinish.config.loader import read_params
 from photofinish.config.scripts import ScriptPlan
@@ -43,10 +42,10 @@ from photofinish.results.measured import (
     write_measured,
 )
 from photofinish.results.measured_jobs import job_of_script, read_script
+from photofinish.scripts import script_stage
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import measured_script, whole_length
-from photofinish.scripts.script_stage import run_script
 
 LOOP = """
 import photofinish
@@ -76,7 +75,7 @@ def run_epoch(loader):
         optimizer.zero_grad()
     print(time.perf_counter())
     time.sleep(0.1)  # as a validation, before the iterator is dropped
-loader = photofinish.steps([(torch.ones(8, 4), torch.zeros(8, dtype=torch.int64))] * 12)
+loader = photofinish.steps(torch.utils.data.DataLoader([(torch.ones(4), 0)] * 96, 8))
 run_epoch(loader)
 run_epoch(loader)
 """
@@ -111,7 +110,9 @@ def test_next_takes_a_step_and_a_script_that_fails_leaves_its_steps(tmp_path: Pa
 
 
 def test_steps_measure_epochs_and_count_a_step(tmp_path: Path) -> None:
-    process, _ = recorded(tmp_path, WITHOUT_TORCH + WITH_LINE, is_warm=False)
+    batches = [1, 2]
+    assert photofinish.steps(batches) is batches  # outside of a stage
+    process, _ = recorded(tmp_path, WITH_LINE)
     figures = figures_of(process)
     assert (figures.steps, figures.epochs, figures.longest_epoch_steps) == (15, 3, 5)
     assert process.loaders[0].batches == 5
@@ -123,33 +124,11 @@ def test_steps_measure_epochs_and_count_a_step(tmp_path: Path) -> None:
     assert figures.loop_steps.quickest_seconds <= figures.step_seconds
 
 
-SLOW_LOADER = """
-import time
-import torch
-import photofinish
-class Slow(torch.utils.data.Dataset):
-    def __len__(self): return 16
-    def __getitem__(self, row):
-        time.sleep(0.002)
-        return torch.ones(4), 0
-for batch in photofinish.steps(torch.utils.data.DataLoader(Slow(), batch_size=4)):
-    pass
-"""
-
-
-def test_a_loop_over_a_named_loader_has_one_loader(tmp_path: Path) -> None:
-    batches = [1, 2]
-    assert photofinish.steps(batches) is batches  # outside of a stage
-    process, _ = recorded(tmp_path, SLOW_LOADER)
-    assert len(process.loaders) == 1
-    assert figures_of(process).batches_per_step == 1
-
-
 def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(tmp_path: Path) -> None:
     process, printed = recorded(tmp_path, TAKES_TWO)
     figures = figures_of(process)
     assert (figures.steps, figures.epochs) == (12, 2)
-    assert figures.batches_per_step == 2
+    assert (len(process.loaders), figures.batches_per_step) == (1, 2)
     first_ended, second_ended = map(float, printed.split())
     assert figures.last_step_at <= second_ended
     (start,) = (part for part in figures.parts if part.holds == "start")
@@ -160,31 +139,48 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(tmp_
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
 
 
-FAILS = WITH_LINE.replace("range(3)", "range(2)") + "raise ValueError('no metrics')\n"
-ONE_EPOCH = WITH_LINE.replace("range(3)", "range(1)").replace("metrics.json", "other.json")
 RunScript = Callable[..., Measured]
 
 
 @pytest.fixture
-def run_mine(custom_files: CustomFiles, cpu_host: CpuTarget) -> RunScript:
-    """Run `mine.py` on the CPU as its stage does. Return the record that lies there afterwards."""
+def run_mine(
+    custom_files: CustomFiles, cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch
+) -> RunScript:
+    """Run `mine.py` on the CPU as its stage does, or plant its run.
+
+    Return the record that lies there afterwards.
+    """
     out, host = custom_files.folder / "results/cpu", custom_files.folder / "cpu.json"
     host.write_text(cpu_host.model_dump_json(), encoding="utf-8")
 
-    def run(script: str, error: str = "", **settings: Any) -> Measured:
-        custom_files.write("mine.py", script)
+    def run(script: str | Watched, error: str = "", **settings: Any) -> Measured:
+        custom_files.write("mine.py", script if isinstance(script, str) else "")
         command = f"{warm_python.executable()} mine.py"
         planned = {"command": command, "metrics": None, "files": {}} | settings
         plan = ScriptPlan.model_validate({"name": "mine", "epochs": 200} | planned)
         file = custom_files.folder / "plan.json"
         file.write_text(plan.model_dump_json(), encoding="utf-8")
-        with pytest.raises(UserError, match=error) if error else nullcontext():
-            run_script("cpu", file, host, out)
+        with monkeypatch.context() as patch:
+            if isinstance(script, Watched):
+                watched = replace(script, command=command)
+                patch.setattr(script_stage, "run_recorded", lambda *_, **__: watched)
+            with pytest.raises(UserError, match=error) if error else nullcontext():
+                script_stage.run_script("cpu", file, host, out)
         record = read_measured(out / MEASURED_FOLDER / MEASURED)
         assert isinstance(record, Measured)
         return record
 
     return run
+
+
+def ran(epochs: int, ended: str | None = None, status: int | None = 0) -> Watched:
+    """Plant a run of epochs of 20 steps each."""
+    process = in_epochs([0.1] * 20 * epochs)
+    last_at = 2.0 * epochs
+    return Watched("mine", process, process.figures(), -2.0, last_at, 1.7e9, (), status, ended)
+
+
+FAILED = ran(2, "exit status 1", 1)
 
 
 def facts(record: Measured) -> tuple[str | None, int, float]:
@@ -197,22 +193,22 @@ def test_what_a_failing_script_measured_is_kept_unless_an_earlier_run_of_it_was_
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
     custom_files.write("results/cpu/measured/measured.json", "{}")  # by another version
-    failed = run_mine(FAILS, "exit status 1")
-    assert facts(failed) == ("exit status 1", 10, 200)
-    complete = run_mine(WITH_LINE)
-    assert facts(complete) == (None, 15, 200)
+    failed = run_mine(FAILED, "exit status 1")
+    assert facts(failed) == ("exit status 1", 40, 200)
+    complete = run_mine(ran(3))
+    assert facts(complete) == (None, 60, 200)
     keep_results_of(["results"], Path())  # as `plan` does
     shutil.rmtree(custom_files.folder / "results/cpu/measured")  # as DVC does before each run
-    assert run_mine(FAILS, "exit status 1") == complete
-    changed = run_mine(FAILS, "exit status 1", files={"gone.py": "another sha256"})
-    assert facts(changed) == ("exit status 1", 10, 200)
+    assert run_mine(FAILED, "exit status 1") == complete
+    changed = run_mine(FAILED, "exit status 1", files={"gone.py": "another sha256"})
+    assert facts(changed) == ("exit status 1", 40, 200)
 
 
 def test_a_complete_run_is_kept_if_it_does_not_do_what_its_settings_expect(
     run_mine: RunScript,
 ) -> None:
-    kept = run_mine(ONE_EPOCH, r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
-    assert facts(kept) == (None, 5, 1)
+    kept = run_mine(ran(1), r"mine\.metrics.*mine\.epochs", metrics="metrics.json")
+    assert facts(kept) == (None, 20, 1)
     assert not job_of_script(kept).untimed_epochs
 
 
@@ -227,23 +223,20 @@ def test_a_file_that_changed_after_plan_read_it_is_named_before_the_run(
     files = {"lib.py": hash_of("V = 1")}
     edited_meanwhile = "open('lib.py', 'w').write('V = 2')\n" + WITH_LINE
     kept = run_mine(edited_meanwhile, files=files)
-    assert run_mine(ONE_EPOCH, r"lib\.py changed after `plan` read it", files=files) == kept
+    assert run_mine(ran(1), r"lib\.py changed after `plan` read it", files=files) == kept
 
 
 def test_a_file_that_a_script_loads_and_its_deps_lack_is_named(
     run_mine: RunScript, custom_files: CustomFiles, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    custom_files.write("left_out.py", "")
-    custom_files.write("lib/planned.py", "")
-    files = {"mine.py": hash_of(WITH_LINE), "lib": "its state"}
-    imports = "import sys, left_out\nsys.path.append('lib')\nimport planned\n"
-    for script, expected in ((WITH_LINE, ""), (imports + WITH_LINE, "left_out.py")):
-        run_mine(script, files=files | {"mine.py": hash_of(script)})
-        (line,) = [
-            *re.findall(r"in params.yaml: (.*?)\. Add", capfd.readouterr().err),
-            *[""][bool(expected) :],
-        ]
-        assert line == expected
+    for name in ("left_out.py", "lib/planned.py"):
+        custom_files.write(name, "")
+    run = ran(3)
+    assert run.process
+    for lacking in ([], ["left_out.py"]):
+        run.process.files = [str(Path(name).absolute()) for name in ("lib/planned.py", *lacking)]
+        run_mine(run, files={"lib": "its state"})
+        assert re.findall(r"in params.yaml: (.*?)\. Add", capfd.readouterr().err) == lacking
 
 
 def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_another_version(
@@ -253,92 +246,29 @@ def test_a_result_from_before_a_change_is_not_current_and_not_compared_with_anot
         plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
         return compare(read_script(plan, custom_files.folder / "results"))
 
-    complete, note = run_mine(WITH_LINE), "The script has changed since: `photofinish run`"
+    complete, note = run_mine(ran(3)), "The script has changed since: `photofinish run`"
     on_gpu = complete.model_copy(update={"device": "gpu"})
     write_measured(custom_files.folder / "results/gpu/measured", on_gpu)
-    assert pair().compared
+    assert pair().speedups
     assert note not in verdict(pair()).answer
     changed: dict[str, Any] = {"files": {"gone.py": "another sha256"}}
-    failing = "raise ValueError('before its first step')"
-    assert run_mine(failing, "so the earlier result is kept", **changed) == complete
-    assert pair().compared
+    before_its_first_step = ran(0, "exit status 1", 1)
+    kept = run_mine(before_its_first_step, "so the earlier result is kept", **changed)
+    assert kept == complete
+    assert pair().speedups
     assert note in verdict(pair()).answer
-    run_mine(WITH_LINE, **changed)
+    run_mine(ran(3), **changed)
     assert note not in verdict(pair()).answer
     assert "another version" in str(pair().why_no_gpu)
-
-
-STEPS = """
-import pathlib
-import photofinish
-photofinish.steps([])
-import torch
-from torch import nn
-there = pathlib.Path("there").exists()
-SEED
-net = nn.Sequential(nn.Linear(20, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 3))
-optimizer = torch.optim.Adam(net.parameters())
-inputs, targets = torch.randn(20, 64, 20), torch.randint(3, (20, 64))
-BUG
-for x, y in zip(inputs, targets):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(net(x), y).backward()
-    optimizer.step()
-"""
-"""Script that does BUG in the run that stands for the GPU's."""
-UNSEEDED = "torch.seed()"
-
-
-@pytest.mark.parametrize(
-    ("bug", "expected"),
-    [
-        ("pass", "yes, bit for bit (first step)"),
-        (
-            "net[0].register_forward_hook(lambda *run: run[2] * (1 + 2**-22))",
-            "yes, within rounding (first step)",
-        ),
-        (UNSEEDED, "can't compare; call `torch.manual_seed(0)` before building the network"),
-        ("net[1] = nn.Identity()", "no, the first step differs (the number of weights)"),
-        ("net[2] = nn.LeakyReLU(1e-3)", "no, the first step differs (each gradient)"),
-        ("nn.init.ones_(net[0].bias)", "first weights differ"),
-        ("inputs *= 2", "the first batches differ"),
-    ],
-)
-def test_the_first_steps_of_both_runs_are_compared_if_the_script_seeds_them(
-    run_mine: RunScript, custom_files: CustomFiles, bug: str, expected: str
-) -> None:
-    seed, bug = (UNSEEDED, "pass") if bug == UNSEEDED else ("torch.manual_seed(3)", bug)
-    script = STEPS.replace("SEED", seed).replace("BUG", f"if there: {bug}")
-    custom_files.write("there", "")
-    there = run_mine(script, epochs=None).model_copy(update={"device": "gpu"})
-    write_measured(custom_files.folder / "results/gpu/measured", there)
-    (custom_files.folder / "there").unlink()
-    run_mine(script, epochs=None)
-    plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
-    assert expected in verdict(compare(read_script(plan, custom_files.folder / "results"))).model
-
-
-def test_a_record_of_other_values_of_the_first_step_is_to_be_made_again(
-    run_mine: RunScript, custom_files: CustomFiles
-) -> None:
-    seeded = run_mine(STEPS.replace("SEED", "torch.manual_seed(3)").replace("BUG", ""), epochs=None)
-    older = json.loads(seeded.model_dump_json())
-    first = older["script"]["first_steps"]
-    first["steps"] = [{each: first.pop(each) for each in ("losses", "gradients")}]
-    path = custom_files.folder / "measured.json"
-    path.write_text(json.dumps(older), encoding="utf-8")
-    with pytest.raises(UserError, match="is not a record that can be read: run `dvc repro`"):
-        read_measured(path)
 
 
 def test_the_time_of_recording_the_first_step_is_in_no_start_up(cpu_host: CpuTarget) -> None:
     process = process_of([0.1] * 40)
     run = Watched("train", process, figures_of(process), -2.0, 4.0, 1.7e9, ())
-    whole = measured_script("mine", run, "cpu", cpu_host).startup_seconds
+    whole = measured_script("mine", run, "cpu", cpu_host)
     process.recording_seconds = 0.5
-    assert measured_script("mine", run, "cpu", cpu_host).startup_seconds == pytest.approx(
-        whole - 0.5
-    )
+    other = measured_script("mine", run, "cpu", cpu_host)
+    assert other.startup_seconds == pytest.approx(whole.startup_seconds - 0.5)
 
 
 ENDLESS = WITH_LINE.replace("range(3)", "iter(int, 1)")
@@ -346,18 +276,13 @@ KILLED = {"command": f"{sys.executable} mine.py", "metrics": "metrics.json"}
 """Settings of a script that is killed, without a warm Python."""
 
 
-def run_endless(run_mine: RunScript, error: str = "", **settings: Any) -> Measured:
-    """Return the record of an endless script, whose limit gives it time to import torch."""
-    for limit_seconds in (4.0, 16.0, 64.0):
-        with suppress(UserError, AssertionError):  # no step was timed
-            return run_mine(ENDLESS, error, time_limit=limit_seconds, **KILLED, **settings)
-    pytest.fail("the script took no step")
-
-
 def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
-    record = run_endless(run_mine, epochs=10**6)
+    for limit_seconds in (4.0, 16.0, 64.0):  # until it has imported torch
+        with suppress(UserError, AssertionError):  # no step was timed
+            record = run_mine(ENDLESS, epochs=10**6, time_limit=limit_seconds, **KILLED)
+            break
     ended, steps, epochs = facts(record)
     assert (ended, epochs, steps > 1) == (None, 10**6, True)
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
@@ -371,11 +296,12 @@ def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
 
 
 def test_a_time_limit_wants_a_step_and_the_length_of_the_job(run_mine: RunScript) -> None:
-    kept = run_endless(run_mine, r"mine\.time_limit.*mine\.epochs", epochs=None)
+    part = ran(1, status=None)
+    kept = run_mine(part, r"mine\.time_limit.*mine\.epochs", epochs=None, time_limit=4.0)
     assert kept.script
     assert not kept.script.lengths
-    sleeps = "import time; time.sleep(60)"
-    assert run_mine(sleeps, "time_limit, before a step was timed", time_limit=0.1, **KILLED) == kept
+    none = ran(0, status=None)
+    assert run_mine(none, "time_limit, before a step was timed", time_limit=4.0) == kept
 
 
 def test_a_script_of_which_no_step_is_seen_is_timed_as_a_whole(run_mine: RunScript) -> None:
@@ -430,35 +356,6 @@ def test_the_precision_is_that_of_the_products_by_pytorchs_flags(
         found = step.end()
     assert found["precision"] == precision
     assert found["operations"]["in_double"] == (precision == "fp64")
-
-
-@pytest.mark.parametrize(
-    ("waiting_seconds", "device_seconds", "share", "cause"),
-    [
-        (0.006, None, None, None),
-        (0.006, 0.004, 0.6, "input-bound"),
-        (0.006, 0.010, 0.0, None),  # the device computes while the host loads
-        (0.002, 0.0001, 0.2, None),  # it computes on another stream
-    ],
-)
-def test_a_script_waits_for_batches_while_the_device_has_nothing_to_compute(
-    waiting_seconds: float,
-    device_seconds: float | None,
-    share: float | None,
-    cause: str | None,
-    cpu_host: CpuTarget,
-) -> None:
-    sums = {"batches": 1, "loader": 0, "waiting_seconds": waiting_seconds}
-    if device_seconds is not None:
-        sums |= {"device_seconds": device_seconds, "device_steps": 1}
-    process = process_of([0.01] * 100, "cuda", **sums)
-    process.add({"kind": "loader", "loader": 0, "batches": None, "workers": 2, "is_named": False})
-    figures = figures_of(process)
-    run = Watched("train", process, figures, 0.0, 1.0, 1.7e9, ())
-    result = job_of_script(measured_script("mine", run, "cuda", cpu_host))
-    assert figures.waiting_share == (share if share is None else pytest.approx(share))
-    assert result.waiting_share == pytest.approx(share or 0.0)
-    assert [each.cause for each in diagnose(result)] == ([cause] if cause else [])
 
 
 def test_a_missing_dependency_is_reported_with_its_key(

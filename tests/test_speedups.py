@@ -13,8 +13,8 @@ from outputs import comparison_rows, record_of
 from result_files import BUSY, changed_history, job_of, pair_of, trained, with_timings
 
 from photofinish.answer.comparison import compare
+from photofinish.answer.prices import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.speedups import break_even, speedups
-from photofinish.answer.spending import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.reporting.tables import figures_table

@@ -182,7 +182,7 @@ def test_a_limited_job_that_may_stop_early_has_its_epochs_at_most(make_result: M
     stopping = {"early_stopping": EarlyStopping(patience=5)}
     experiment = cpu.record.experiment.model_copy(update=stopping)
     found = verdict(pair_of(with_record(cpu, experiment=experiment)))
-    here, planned = found.job.decision.worth.here, decide(pair_of(cpu)).worth.here
+    here, planned = found.job.worth.here, decide(pair_of(cpu)).worth.here
     assert here.seconds == planned.seconds
     assert here.interval[0] < cpu.times.total_seconds < planned.interval[0]
     assert here.interval[1] == planned.interval[1]
@@ -200,7 +200,7 @@ def test_a_limited_job_is_marked_and_not_compared(make_result: MakeResult, tmp_p
     assert "50.00% on the CPU after 2 of 50 epochs and 75.00% on the GPU after 50" in text_of(
         answer
     )
-    assert pair.compared
+    assert pair.speedups
     assert pair.parity
     compared = {layer.name for layer in pair.parity.layers}
     assert compared.isdisjoint({"test predictions", "test accuracy", "final weights"})

@@ -80,9 +80,8 @@ def start() -> None:
     folder = Path(tempfile.mkdtemp(prefix="warm-"))
     called, address = folder / "python", folder / "socket"
     base = Path(sys.executable).resolve()
-    called.write_text(
-        _CALLED.format(base=base, python=sys.executable, address=address), encoding="utf-8"
-    )
+    text = _CALLED.format(base=base, python=sys.executable, address=address)
+    called.write_text(text, encoding="utf-8")
     for name in _PROGRAMS:
         program = f'#!/bin/sh\nexec {called} -m {name} "$@"\n'
         (folder / name).write_text(program, encoding="utf-8")
@@ -191,21 +190,15 @@ def _run(command: list[str], environment: dict[str, str]) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-class _QuickEnd:
-    """Ends the process after all exit handlers. Python needs half a second to free modules."""
-
-    def __init__(self) -> None:
-        self.status = 1
-        atexit.register(self._end)  # the handler registered first is called last
-
-    def _end(self) -> None:
-        sys.stdout.flush()
-        os._exit(self.status)
-
-
 def main() -> None:
     """Serve, and run the call in a fork."""
-    end = _QuickEnd()
+    status = 1
+
+    def end() -> None:
+        sys.stdout.flush()
+        os._exit(status)  # Python needs half a second to free modules
+
+    atexit.register(end)  # the handler registered first is called last
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(sys.argv[1])
     listener.listen(64)
@@ -216,9 +209,9 @@ def main() -> None:
     call = _fork_for_each_call(listener)
     try:
         _run(call.command, call.environment)
-        end.status = 0
+        status = 0
     except SystemExit as ended:
-        end.status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         raise
 
 

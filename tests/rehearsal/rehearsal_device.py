@@ -1,9 +1,14 @@
-"""The simulated accelerator, which PyTorch loads from the entry points `torch.backends`."""
+"""The simulated accelerator, which PyTorch loads from the entry points `torch.backends`.
+
+Every Python that has the folder of its build on its path finds it.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import subprocess
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +20,17 @@ if TYPE_CHECKING:
 
 NAME, DEVICES = "rehearsal", 2
 _LIBRARY = Path(__file__).with_name("device.so")
+_METADATA = {
+    "METADATA": "Metadata-Version: 2.1\nName: rehearsal-device\nVersion: 1.0\n",
+    "entry_points.txt": "[torch.backends]\nrehearsal = rehearsal_device:register\n",
+}
+_IN_A_WARM_PYTHON = """
+import sys
+if "torch" in sys.modules:
+    import rehearsal_device
+    rehearsal_device.register()
+"""
+"""Module sitecustomize, for a Python that had imported torch before (warm_python.py)."""
 
 
 @dataclass(frozen=True)
@@ -111,3 +127,26 @@ def _device_module() -> ModuleType:
     }
     vars(module).update(functions)
     return module
+
+
+def compiler() -> str | None:
+    wanted = os.environ.get("CXX", "c++")
+    return shutil.which(wanted) or shutil.which("g++")
+
+
+def build(folder: Path, compiler: str) -> None:
+    """Into an empty folder; ten seconds or so."""
+    import torch
+
+    distribution = folder / "rehearsal_device-1.0.dist-info"
+    distribution.mkdir(parents=True)
+    for name, text in _METADATA.items():
+        (distribution / name).write_text(text, encoding="utf-8")
+    shutil.copy2(__file__, folder)
+    (folder / "sitecustomize.py").write_text(_IN_A_WARM_PYTHON, encoding="utf-8")
+    source, installed = Path(__file__).with_name("device.cpp"), Path(torch.__file__).parent
+    command = [compiler, "-std=c++20", "-O0", "-w", "-shared", "-fPIC", str(source)]
+    command += [f"-I{installed / 'include'}", f"-L{installed / 'lib'}", "-lc10", "-ltorch_cpu"]
+    command += ["-o", str(folder / "device.so")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-4000:]

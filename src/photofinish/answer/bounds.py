@@ -8,7 +8,6 @@ validation do not count, because they may shrink.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,7 +98,8 @@ def _loading(run: Job) -> _Loading | None:
     if not seconds or (settings and settings.workers is None):
         return None
     waits = run.by_parts.waiting_seconds if run.by_parts else ()
-    epoch_seconds, factor, error = run.mean_epoch_seconds, 1.0, _error(waits)
+    epoch_seconds, factor = run.mean_epoch_seconds, 1.0
+    error = error_of_mean(waits) if len(waits) > 1 else ONCE
     if settings:  # it was measured in another process than the whole job, which may be faster
         factor = epoch_seconds / run.measured_epoch_seconds
         factor = min(1.0, factor) if run.busy else factor
@@ -108,7 +108,3 @@ def _loading(run: Job) -> _Loading | None:
     seconds = min(epoch_seconds, factor * seconds)
     load = run.measured_load if settings else run.load
     return _Loading(epoch_seconds, seconds, seconds / slowdown_of_a_thread(load), error)
-
-
-def _error(values: Sequence[float]) -> float:
-    return error_of_mean(values) if len(values) > 1 else ONCE

@@ -193,6 +193,15 @@ class Worth:
         return self.answer in ("Yes", "Probably yes")
 
     @property
+    def is_here(self) -> bool:
+        """True if a GPU in this machine trained the job."""
+        return self.about == "the GPU here"
+
+    @property
+    def gpu_name(self) -> str | None:
+        return self.gpu.name if self.gpu else None
+
+    @property
     def speedup(self) -> float | None:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 

@@ -10,6 +10,7 @@ from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
+from photofinish.answer.prices import ResourceUse, resource_use
 from photofinish.answer.renting import RentalComparison, renting
 from photofinish.answer.seeds import OverSeeds, over_seeds
 from photofinish.answer.speedups import (
@@ -17,21 +18,13 @@ from photofinish.answer.speedups import (
     Kind,
     Speedup,
     break_even,
-    job_speedup,
     speedups,
 )
-from photofinish.answer.spending import ResourceUse, resource_use
+from photofinish.answer.step_costs import EpochStep, epoch_step
 from photofinish.answer.times import ByLoad, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.results.job import Job, JobPair
 from photofinish.results.trained import DeviceLabel
-
-
-@dataclass(frozen=True)
-class Compared:
-    speedups: dict[Kind, Speedup]
-    """Speed-ups of step, epoch and job. Only of the job if a run has no steps."""
-    break_even: BreakEvenEpochs | None = None
 
 
 @dataclass(frozen=True)
@@ -52,11 +45,15 @@ class Comparison:
     """Half-precision steps that this CPU computes far below its fp32 rate."""
     bounds: SpeedupBounds
     """Upper bounds on the speed-ups by any GPU."""
-    compared: Compared | None
-    """Speed-ups, or None without a GPU."""
+    speedups: Mapping[Kind, Speedup]
+    """Speed-ups of step, epoch and job by the GPU here, or none without it."""
+    break_even: BreakEvenEpochs | None
+    """None without steps on both devices."""
     renting: RentalComparison
     candidates: tuple[Candidate, ...]
     """GPUs that another machine recorded, and those that are only estimated."""
+    steps: Mapping[DeviceLabel, EpochStep]
+    """Step of an epoch on each device that trained."""
     diagnoses: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
     uses: Mapping[DeviceLabel, ResourceUse]
@@ -97,7 +94,9 @@ def compare(
     cpu, gpu, why_no_gpu, references = pair
     settings, trained = settings or Comparing(), (cpu, gpu) if gpu else (cpu,)
     bounds, gpus_elsewhere = speedup_bounds(cpu), _gpus_elsewhere(references, elsewhere)
-    rented = renting(cpu, bounds, settings, [*trained[1:], *gpus_elsewhere])
+    steps = {job.device: epoch_step(job) for job in trained}
+    rest_share = steps["cpu"].shares.get("the rest", 0.0)
+    rented = renting(cpu, bounds, rest_share, settings, [*trained[1:], *gpus_elsewhere])
     models = [job.trained for job in trained if job.trained]
     margin = settings.same_model_points / 100
     return Comparison(
@@ -110,9 +109,11 @@ def compare(
         time_here=time_by_load(cpu),
         slow_kernels=slow_kernels(cpu),
         bounds=bounds,
-        compared=_compared(cpu, gpu) if gpu else None,
+        speedups=speedups(cpu, gpu) if gpu else {},
+        break_even=break_even(cpu, gpu) if gpu and cpu.has_steps and gpu.has_steps else None,
         renting=rented,
         candidates=tuple(candidates(rented.options, gpus_elsewhere, settings)),
+        steps=steps,
         diagnoses={job.device: diagnose(job) for job in trained},
         uses={job.device: resource_use(job, settings) for job in trained},
         seeds={
@@ -122,12 +123,6 @@ def compare(
         },
         parity=parity(models[0], models[1], margin) if len(models) > 1 else None,
     )
-
-
-def _compared(cpu: Job, gpu: Job) -> Compared:
-    if not (cpu.has_steps and gpu.has_steps):
-        return Compared({"end_to_end": job_speedup(cpu, gpu)})
-    return Compared(speedups(cpu, gpu), break_even(cpu, gpu))
 
 
 def _gpus_elsewhere(references: Iterable[Job], elsewhere: Iterable[Comparison]) -> list[Job]:

@@ -23,11 +23,14 @@ from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
 
 LEAST_GAIN = 1.1
-"""Smallest speed-up of a job, by hand, for which a change of its settings is recommended."""
+"""Smallest speed-up of a job, by hand, to recommend a change: two quiet runs differ as much."""
 _LONGER = 3.0
-"""Factor on the measured time that should settle an answer, by hand: its error falls as a root."""
+"""Factor on the measured time that should settle an answer, by hand: its error falls as a root.
+
+If it were less, the longer measurement would ask for a third one.
+"""
 LONG_BEFORE = 0.5
-"""Largest share of all epochs that counts as long before the last one, by hand."""
+"""Largest share of all epochs, by hand, that is early. More would end what still learns."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,8 @@ class Decision:
         return self.worth.answer
 
     @property
-    def is_here(self) -> bool:
-        """True if a GPU in this machine trained the job."""
-        return self.about == "the GPU here"
-
-    @property
     def gpu_name(self) -> str | None:
-        return self.worth.gpu.name if self.worth.gpu else None
+        return self.worth.gpu_name
 
 
 def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> list[Decision]:
@@ -95,7 +93,7 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
     """
     sweeps: dict[tuple[object, ...], list[Comparison]] = defaultdict(list)
     for pair in pairs:
-        if not pair.compared:
+        if pair.gpu is None:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
     return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
@@ -136,8 +134,8 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
 
 def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
-    is_here, is_open = worth.about == "the GPU here", worth.answer == "Can't tell"
-    name = worth.gpu.name if worth.gpu and worth.about == "renting" else None
+    is_here, is_open = worth.is_here, worth.answer == "Can't tell"
+    name = worth.gpu_name if worth.about == "renting" else None
     busy = tuple(run.device for run in pair.trained if run.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
@@ -191,7 +189,7 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
     changes = []
     if fewer := fewer_epochs(pair.cpu, pair.settings):
         changes.append(_Change(Action("fewer epochs", fewer=fewer), fewer.gain, fewer.gain))
-    of_gpu = [pair.gpu] if pair.gpu and worth.about == "the GPU here" else []
+    of_gpu = [pair.gpu] if pair.gpu and worth.is_here else []
     for run in (pair.cpu, *of_gpu):
         remedies = chain.from_iterable(cause.remedies for cause in pair.diagnoses[run.device])
         same_model = (remedy for remedy in remedies if remedy.learns != "something else")

@@ -4,17 +4,17 @@ An epoch waits for the slower of two: loading without steps, and steps with thei
 device. A step's time is mostly fixed, or mostly grows with its samples.
 
 The cause is unknown on a busy machine, and if no steps were taken apart. A change is suggested if
-some measured steps were surely faster with it.
+the measured steps were certainly faster with it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from photofinish.answer.fair_cpu import fewer_threads
 from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_remedy
-from photofinish.answer.step_costs import StepCosts, step_costs
+from photofinish.answer.step_costs import EpochStep, StepCosts, epoch_step
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import allowed_cores
 from photofinish.results.job import Job
@@ -25,11 +25,11 @@ Cause = Literal[
 ]  # fmt: skip
 BUSY = "busy"
 MOST_STARTUP_SHARE = 0.5
-"""Largest share of start-up in a job that is not reported as the main cause, by hand."""
+"""Share of a job, by hand, above which start-up is its main cause: more than all else together."""
 MOST_FIXED_SHARE = 0.5
-"""Largest fixed share of a step that counts as compute-bound, by hand."""
+"""Share of a step, by hand, above which its fixed time is the cause: more than its samples take."""
 _BF16_GAIN = 1.2
-"""Factor by which bf16 must gain more than another change to be suggested instead."""
+"""Factor, by hand, by which bf16 must gain more than a change that alters the model less."""
 
 NoRemedy = Literal[
     "start-up", "resident", "copies", "workers", "small job", "used well", "container", "no gain",
@@ -48,18 +48,51 @@ class Diagnosis:
     """Reason why the cause is not known: BUSY, or the measurement's own."""
     likely: Cause | None = None
     """Likely cause, from figures that are too unreliable for a remedy (on a busy machine)."""
+    share: float = 0.0
+    """Share of the job, of an epoch or of a step that it takes."""
+    seconds: float = 0.0
+    """Time of that share of an epoch or step."""
+    step_seconds: float = 0.0
+    is_apart: bool = False
+    """True if steps were taken apart."""
+    has_loader: bool = False
+    """True if a loader brings their batches."""
 
 
 def diagnose(run: Job) -> tuple[Diagnosis, ...]:
     """Return the diagnosis of the job, if it is mostly start-up, then the diagnosis of an epoch."""
-    diagnoses = []
+    diagnoses, step = [], epoch_step(run)
     if run.startup_seconds > MOST_STARTUP_SHARE * run.whole_seconds:
         diagnoses.append(Diagnosis("the job", "start-up-bound", no_remedy="start-up"))
-    costs = step_costs(run)
-    epoch = _diagnose_epoch(run, costs) if costs else _diagnose_waits(run)
+    epoch = _diagnose_epoch(run, step.costs) if step.costs else _diagnose_waits(run)
     if epoch:
         diagnoses.append(epoch)
-    return tuple(diagnoses)
+    return tuple(_with_share(run, step, diagnosis) for diagnosis in diagnoses)
+
+
+def _with_share(run: Job, step: EpochStep, diagnosis: Diagnosis) -> Diagnosis:
+    """Return a diagnosis with the share of the time that its cause takes."""
+    costs, kind = step.costs, diagnosis.likely or diagnosis.cause
+    share, seconds, step_seconds = run.waiting_share, 0.0, 0.0
+    if kind == "start-up-bound":
+        share = run.startup_seconds / run.whole_seconds
+    elif costs is None and share:
+        seconds = share * (step.seconds or 0.0)
+        step_seconds = run.median_step_seconds
+    elif costs and kind in ("input-bound", "copy-bound"):
+        seconds = costs.input_seconds if kind == "input-bound" else costs.copying_seconds
+        share, step_seconds = seconds / costs.epoch_share_seconds, costs.step_alone_seconds
+    elif costs:
+        seconds, step_seconds = costs.fixed_seconds, costs.step_alone_seconds
+        share = seconds / step_seconds if kind == "launch-bound" else 1 - seconds / step_seconds
+    return replace(
+        diagnosis,
+        share=min(1.0, share),
+        seconds=seconds,
+        step_seconds=step_seconds,
+        is_apart=costs is not None,
+        has_loader=costs is not None and costs.settings.workers is not None,
+    )
 
 
 def _diagnose_waits(run: Job) -> Diagnosis | None:

@@ -20,7 +20,6 @@ from photofinish.answer.estimates import (
     with_batch,
 )
 from photofinish.answer.prices import cheapest_machine
-from photofinish.answer.step_costs import shares
 from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.machine.host import allowed_cores
@@ -28,9 +27,12 @@ from photofinish.results.job import Job, JobSettings
 from photofinish.results.measurements import Operations
 
 _LARGER_BATCH = 8
-"""Factor on the batch size to suggest, by hand, if launching decides a step's time."""
+"""Factor on the batch size, by hand, of the larger step that an answer names beside a small one."""
 _OTHER_CPU = 1.5
-"""Factor by which start-up and loading may differ on a rented machine's CPU. It is a guess."""
+"""Factor by which start-up and loading may differ on a rented CPU: a guess.
+
+If it is too small, intervals miss slow CPUs.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,28 +60,6 @@ class Estimate:
     """True if workers here may hide loading that would take longer than this GPU's steps."""
 
 
-def estimate_job(
-    run: Job,
-    operations: Operations,
-    stays: SpeedupBounds,
-    accelerator: Accelerator,
-    scale: float,
-) -> Estimate | None:
-    """Return the job's estimate, or None if its step can't be estimated."""
-    step = _estimate_step(run, run.settings, operations, accelerator)
-    if step is None:
-        return None
-    job = _EstimatedJob(run, operations, stays, accelerator, scale)
-    return Estimate(
-        job.epoch_seconds(step),
-        job.steps * step.seconds,
-        job.startup_seconds + CONTEXT_SECONDS[1],
-        job.time(step),
-        _larger_batch(run, operations, accelerator, step),
-        job.most_loading_seconds > job.epoch_seconds(step),
-    )
-
-
 def _estimate_step(
     run: Job, settings: JobSettings | None, operations: Operations, accelerator: Accelerator
 ) -> StepEstimate | None:
@@ -101,65 +81,84 @@ def wanted_precision(run: Job) -> str:
     return run.settings.precision if run.settings else run.precision
 
 
-class _EstimatedJob:
-    """Times of a training's epochs and start-up on a rented machine."""
+class EstimatedJob:
+    """Job whose epochs and start-up take other times on rented machines."""
 
     def __init__(
         self,
         run: Job,
         operations: Operations,
         stays: SpeedupBounds,
-        accelerator: Accelerator,
-        scale: float,
+        rest_share: float,
+        measured: Sequence[Job],
     ) -> None:
+        """`rest_share` is that of an epoch's step which none of its parts takes."""
+        self._run, self._operations = run, operations
         samples = run.samples
         # A script that loads no batches has steps without samples.
         steps = samples / operations.images if samples else run.steps_per_epoch or 1
-        self.steps = scale * steps
-        self.startup_seconds, self._epochs = run.once_seconds, run.epochs
-        loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
-        self._loading_seconds = loading_seconds * _loading_factor(run, accelerator.name)
-        self.most_loading_seconds = steps * (
+        self._steps = measured_over_estimated(run, operations, measured) * steps
+        self._startup_seconds = run.once_seconds
+        self._loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
+        self._most_loading_seconds = steps * (
             (run.script and run.script.step_loading_seconds) or 0.0
         )
         """Most time of an epoch's loading that workers here hide behind its steps."""
-        self._loads_itself = run.loads_itself
         # Work of a script's own code, and what takes longer than training, such as rollouts, stays.
         epoch_seconds = run.mean_epoch_seconds
         # What an experiment does between epochs is the trainer's own, and not in its times.
         by_parts = run.by_parts if run.script else None
         self._between_seconds = by_parts.between_seconds if by_parts else 0.0
-        rest_seconds = shares(run).get("the rest", 0.0) * epoch_seconds - self._between_seconds
+        rest_seconds = rest_share * epoch_seconds - self._between_seconds
         self._rest_seconds = 0.0 if run.settings else max(0.0, rest_seconds)
         self._validation_share = share = run.validation_share
         self._rollout_seconds = 0.0 if run.settings or share <= 1 else share * epoch_seconds
         """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
-    def epoch_seconds(self, step: StepEstimate, end: int = 1, cpu_factor: float = 1.0) -> float:
+    def on(self, accelerator: Accelerator) -> Estimate | None:
+        """Return the job's estimate, or None if its step can't be estimated."""
+        run, operations = self._run, self._operations
+        step = _estimate_step(run, run.settings, operations, accelerator)
+        if step is None:
+            return None
+        loading_seconds = self._loading_seconds * _loading_factor(run, accelerator.name)
+        epoch_seconds = self._epoch_seconds(step, loading_seconds)
+        return Estimate(
+            epoch_seconds,
+            self._steps * step.seconds,
+            self._startup_seconds + CONTEXT_SECONDS[1],
+            self._time(step, loading_seconds),
+            _larger_batch(run, operations, accelerator, step),
+            self._most_loading_seconds > epoch_seconds,
+        )
+
+    def _epoch_seconds(
+        self, step: StepEstimate, loading_seconds: float, end: int = 1, cpu_factor: float = 1.0
+    ) -> float:
         """Return the time of steps at this end of their spread, or of the CPU's longer work."""
         # The rest of a step may also be work on tensors, which a GPU shortens.
         own_seconds = self._rest_seconds if cpu_factor >= 1 else 0.0
-        own_seconds += self._loading_seconds if self._loads_itself else 0.0
+        own_seconds += loading_seconds if self._run.loads_itself else 0.0
         return max(
-            self.steps * step.spread[end],
-            cpu_factor * own_seconds + self.steps * step.launches[end],  # by one process
-            cpu_factor * self._loading_seconds,
+            self._steps * step.spread[end],
+            cpu_factor * own_seconds + self._steps * step.launches[end],  # by one process
+            cpu_factor * loading_seconds,
         )
 
-    def time(self, step: StepEstimate) -> UncertainTime:
+    def _time(self, step: StepEstimate, loading_seconds: float) -> UncertainTime:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
-        epochs = self._epochs
+        epochs = self._run.epochs
         cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
 
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
-            epoch_seconds = self.epoch_seconds(step, steps, cpu_factors[cpu])
+            epoch_seconds = self._epoch_seconds(step, loading_seconds, steps, cpu_factors[cpu])
             between_seconds, passes = self._between_seconds, 1 + self._validation_share
             if self._rollout_seconds and cpu:  # if fast, it is validation
                 between_seconds += self._rollout_seconds
                 passes = 1.0
-            once_seconds = self.startup_seconds + epochs * between_seconds
+            once_seconds = self._startup_seconds + epochs * between_seconds
             return (
                 cpu_factors[cpu] * once_seconds
                 + CONTEXT_SECONDS[start]
@@ -172,8 +171,8 @@ class _EstimatedJob:
             pairs = pairwise((*times, seconds(end, end, end)))
             return math.hypot(*(log_ratio(one, other) for one, other in pairs))
 
-        middle_seconds = seconds(1, 1, 1)
-        hidden_seconds = max(0.0, self.most_loading_seconds - self.epoch_seconds(step))
+        middle_seconds, epoch_seconds = seconds(1, 1, 1), self._epoch_seconds(step, loading_seconds)
+        hidden_seconds = max(0.0, self._most_loading_seconds - epoch_seconds)
         most_seconds = middle_seconds + epochs * (1 + self._validation_share) * hidden_seconds
         hidden = log_ratio(most_seconds, middle_seconds)
         return UncertainTime(middle_seconds, error(0), math.hypot(error(2), hidden))
@@ -201,7 +200,7 @@ def measured_over_estimated(run: Job, operations: Operations, measured: Sequence
     Errors of two accelerators correlate weakly (0.18 in 714 pairs), so the square root of the
     ratio predicts best.
     """
-    by_name = {each.full_name: each for each in accelerators().values()}
+    by_name = {sheet.full_name: sheet for sheet in accelerators().values()}
     for job in measured:
         accelerator = by_name.get(job.device_name)
         knows_waits = job.steady_state or (job.by_parts and job.by_parts.waiting_seconds)
@@ -222,10 +221,10 @@ def _loading_factor(run: Job, name: str) -> float:
     if cpu is None or machine is None or not run.settings or run.settings.workers is None:
         return 1.0
     workers, cores = max(1, run.settings.workers), allowed_cores(cpu)
-    here, there = min(workers, cores), min(workers, machine.cores)
+    working, working_rented = min(workers, cores), min(workers, machine.cores)
     loader = run.loader
     if loader is None or not loader.tried_workers:
-        return here / there
-    known = min(there, cores)  # more share the cores here, and would not there
-    seconds = loader.batch_seconds_by(known) * known / there
-    return seconds / loader.batch_seconds_by(here)
+        return working / working_rented
+    known = min(working_rented, cores)  # more share the cores here, and would not there
+    seconds = loader.batch_seconds_by(known) * known / working_rented
+    return seconds / loader.batch_seconds_by(working)

@@ -17,7 +17,7 @@ from photofinish.results.job import JobSettings
 from photofinish.results.measurements import Operations
 
 TIMES_WHAT_IS_SAVED = 17.1
-"""Ratio of memory-bound time to the time to move all saved tensors once at the peak rate."""
+"""Ratio of memory-bound time to moving all saved tensors once, fitted on published speeds."""
 LAUNCH_SECONDS = 12.5e-6, 68e-6, 127e-6
 """Time for a fast, a typical and a slow host to launch one operator without a CUDA graph.
 
@@ -34,8 +34,8 @@ TIME_STEP_SECONDS = 3e-6, 10e-6, 30e-6
 An LSTM of width 256 took 7 µs captured and 27 µs launched, and a GRU of width 32 took 3 µs.
 """
 CONVOLUTION_SECONDS = 40e-6
-"""Time of each fp32 convolution on CUDA beside its arithmetic: small ones do not fill a GPU."""
-LONG_STEP_SECONDS = 0.03
+"""Time of each fp32 convolution on CUDA beside its arithmetic: chosen on an H100."""
+LONG_STEP_SECONDS = 0.03  # by hand; estimates of shorter steps are off by up to 1.97, not 1.52
 LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.52, 2.5
 """Factors within which nine of ten estimates are: for long steps on CUDA, and for all others.
 

@@ -21,7 +21,10 @@ from photofinish.results.job import Job
 from photofinish.results.measurements import InTurns
 
 BUSY = 2.0
-"""Smallest assumed factor by which other programs slowed a run on a busy machine, by hand."""
+"""Smallest assumed factor by which other programs slowed a run on a busy machine, by hand.
+
+It is that of a core shared by two. If it were less, noise would make a GPU look worth it.
+"""
 SLICE_SECONDS = 0.002
 """Longest step, by hand, whose quickest tenth is as fast with other programs running."""
 SHARED_CACHES = 1.2
@@ -30,13 +33,14 @@ SHARED_CACHES = 1.2
 With two busy loops running, steps took 1.09 to 1.2 times the CPU time of a quiet machine.
 """
 FASTER = 1.1
-"""Smallest speed-up for which fewer threads are reported, by hand."""
+"""Smallest speed-up, by hand, by which fewer threads count. Less may be chance."""
 SLOW_KERNELS = 0.1
 """Share of an fp32 product's rate, by hand, below which half-precision kernels count as slow.
 
 PyTorch 2.14 computes fp16 at 1/23 of it on a CPU without fp16 instructions.
 """
 _ENOUGH_STEPS, _ENOUGH_TRIES = 10, 5
+"""Fewest steps that have a quickest tenth, and fewest samples that compare threads, by hand."""
 
 
 def fair_seconds(run: Job) -> float:
@@ -46,7 +50,7 @@ def fair_seconds(run: Job) -> float:
     """
     # Without the interruptions, a resumed training would have started only once.
     once_seconds = run.once_seconds - run.interruptions * run.startup_seconds
-    fair = [each.job_seconds for each in (fewer_threads(run), slow_kernels(run)) if each]
+    fair = [change.job_seconds for change in (fewer_threads(run), slow_kernels(run)) if change]
     saved_seconds = run.whole_seconds - min(fair, default=run.whole_seconds)
     return max(0.0, once_seconds) + max(0.0, run.passes_seconds - saved_seconds)
 
@@ -150,7 +154,7 @@ def fewer_threads(run: Job) -> FewerThreads | None:
     tried, own = run.tried_threads, run.steady_state
     if own is None or not tried or len(own.sample_seconds) < _ENOUGH_TRIES:
         return None
-    threads, best = min(tried.items(), key=lambda each: each[1].median_seconds)
+    threads, best = min(tried.items(), key=lambda steps: steps[1].median_seconds)
     if own.median_seconds <= FASTER * best.median_seconds:
         return None
     share = min(1.0, run.steps_per_epoch * own.median_seconds / run.measured_epoch_seconds)

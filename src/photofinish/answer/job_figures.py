@@ -7,26 +7,18 @@ from typing import Any
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Decision
-from photofinish.answer.step_costs import PARTS, shares, step_costs
+from photofinish.answer.step_costs import PARTS
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import Interval
 from photofinish.results.figures import figures_in
 from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
-from photofinish.wording import counted
-
-
-def timed_text(job: Job) -> str:
-    """Return `3 of 50 epochs`, or `50 epochs` if all of the job was timed."""
-    done, of, unit = job.timed
-    whole = counted(round(of), unit)
-    return f"{round(done):,} of {whole}" if job.untimed_epochs else whole
 
 
 def figures_of(pair: Comparison, decision: Decision, device: DeviceLabel) -> dict[str, Any]:
     """Return the figures of a device. A speed-up of 2 means half the CPU's time."""
     run, worth = pair.cpu if device == "cpu" else pair.gpu, decision.worth
-    settings, compared = (run or pair.cpu).settings, pair.compared
+    settings = (run or pair.cpu).settings
     figures: dict[str, Any] = {
         "experiment": pair.experiment,
         "device": device,
@@ -41,11 +33,11 @@ def figures_of(pair: Comparison, decision: Decision, device: DeviceLabel) -> dic
         return figures | {"reason": pair.why_no_gpu}
     if settings is None and run.has_steps:
         figures["epochs"] = round(run.epochs)
-    if device == "gpu" and compared:
-        for kind, speedup in compared.speedups.items():
+    if device == "gpu":
+        for kind, speedup in pair.speedups.items():
             name = f"{kind}_speedup"
             figures |= {name: speedup.ratio, **_ends(name, speedup.interval)}
-        if payback := compared.break_even:
+        if payback := pair.break_even:
             figures |= _ends("payback_epochs", payback.interval)
             figures["payback_epochs"] = payback.epochs
         if pair.parity:
@@ -63,11 +55,11 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float]:
 
 
 def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
-    spent, causes, costs = pair.uses[run.device], pair.diagnoses[run.device], step_costs(run)
-    figures = {each.name: value or None for each, value in figures_in(run)}
-    if run.untimed_epochs:
+    spent, causes, step = pair.uses[run.device], pair.diagnoses[run.device], pair.steps[run.device]
+    figures = {figure.name: value or None for figure, value in figures_in(run)}
+    if run.is_extrapolated:
         figures["job_seconds"] = run.whole_seconds
-        figures["job_extrapolated"] = f"from {timed_text(run)}"
+        figures["job_extrapolated"] = f"from {run.timed_text}"
         figures |= _ends("job_seconds", None if run.busy else job_time(run).interval)
     if target := spent.target:
         figures |= {"target_accuracy": target.target, "target_epoch": target.epoch}
@@ -76,9 +68,8 @@ def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
         figures |= {"cost": spent.cost, "cost_currency": spent.currency}
     if causes:
         figures |= {"cause": causes[0].cause, "epoch_cause": causes[-1].cause}
-    of_parts = shares(run)
     for part, field in PARTS.items():
-        figures[field.replace("_seconds", "_share")] = of_parts.get(part)
+        figures[field.replace("_seconds", "_share")] = step.shares.get(part)
     known_precision = run.settings or run.operations
     return figures | {
         "device_name": run.device_name,
@@ -86,7 +77,7 @@ def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
         "parameters": run.parameter_count,
         "test_metrics": "; ".join(metric_texts(run.metrics)) or None,
         "target_cost": spent.cost_to_target,
-        "busy_share": costs and costs.busy_share,
+        "busy_share": step.costs and step.costs.busy_share,
         "load_warnings": "; ".join(run.busy) or None,
         "host_name": run.host_name,
         "measured_at_unix_seconds": run.started_at_unix_seconds,

@@ -34,7 +34,7 @@ _NOISE = 1e-5
 
 An example is the gradient of a bias before BatchNorm.
 """
-_SURELY = statistics.NormalDist().inv_cdf(0.995)
+_SURE_SDS = statistics.NormalDist().inv_cdf(0.995)
 """Standard deviations by which scores of different models differ, as 1 % of equal ones do."""
 _SEED_SHARE, _MOST_SEED_POINTS, _SHARE_OF_VALUES = 0.2, 0.01, 0.05
 """Standard deviation over seeds: of an accuracy as a share of its error, and at most; of values.
@@ -86,7 +86,7 @@ def parity(cpu: Trained, device: Trained, margin: float) -> Parity:
     """Compare two trainings to the end, or in their common epochs if one ended before the other.
 
     A time limit or early stopping may end one, as rounding errors grow. Accuracies are equivalent
-    if their difference is surely less than the margin.
+    if their difference is less than the margin in 9 of 10 cases.
     """
     first, second = cpu.first_step, device.first_step
     tolerance = curve_tolerance(cpu.precision, device.precision)
@@ -172,12 +172,12 @@ def _end(
 
 
 def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
-    found = {layer.within_rounding for layer in layers}
+    within_rounding = {layer.within_rounding for layer in layers}
     if all(layer.same for layer in layers):
         return "identical"
-    if False in found:
+    if False in within_rounding:
         return "different"
-    if None not in found:
+    if None not in within_rounding:
         return "same within rounding"
     agrees = score is not None and score.within_rounding
     return "equivalent" if agrees else "not shown"
@@ -230,8 +230,8 @@ def _is_explained_by_seeds(
         seed_sd, sd = min(_MOST_SEED_POINTS, _SEED_SHARE * error), of_items.sd
     sd = math.hypot(seed_sd, seed_sd, sd)  # of both devices, and of the test items
     if of_seeds:
-        return abs(of_seeds.mean) <= _SURELY * max(sd, of_seeds.sd) / math.sqrt(of_seeds.seeds)
-    return abs(other - one) <= _SURELY * sd  # not if it is NaN
+        return abs(of_seeds.mean) <= _SURE_SDS * max(sd, of_seeds.sd) / math.sqrt(of_seeds.seeds)
+    return abs(other - one) <= _SURE_SDS * sd  # not if it is NaN
 
 
 def _equal(name: str, same: bool) -> Layer:

@@ -17,7 +17,7 @@ _OTHER_RUN = math.log(1.07)
 
 With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their predictions.
 """
-_MOST_REMEDIES = 2
+_MOST_REMEDIES = 2  # that are shown
 _LEAST_GAIN = 1.05
 """Smallest speed-up of a job for which a change is suggested, by hand. Two runs differ as much."""
 
@@ -139,7 +139,8 @@ def _gain_of_input(
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     low, high = (
-        (step_seconds + own_seconds) / (step_seconds / end + new_seconds) for end in speedup
+        (step_seconds + own_seconds * other) / (step_seconds / end + new_seconds / other)
+        for end, other in zip(speedup, UncertainTime(1.0, ONCE, ONCE).interval, strict=True)
     )
     return Gain(low, high)
 

@@ -9,8 +9,7 @@ from typing import Literal
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimated_job import (
     Estimate,
-    estimate_job,
-    measured_over_estimated,
+    EstimatedJob,
     wanted_precision,
 )
 from photofinish.answer.estimates import fits, least_memory_bytes
@@ -39,26 +38,30 @@ class RentalComparison:
 
 
 def renting(
-    run: Job, stays: SpeedupBounds, settings: Comparing, measured: Sequence[Job] = ()
+    run: Job,
+    stays: SpeedupBounds,
+    rest_share: float,
+    settings: Comparing,
+    measured: Sequence[Job] = (),
 ) -> RentalComparison:
     """Return estimates of time and cost for each accelerator in the settings.
 
-    Estimates are scaled by `measured` times of the same training on a GPU.
+    `rest_share` is that of an epoch's step which none of its parts takes. Estimates are scaled by
+    `measured` times of the same training on a GPU.
     """
     options, not_counted, operations = [], None, run.operations
     if operations and run.loading_seconds is not None:
         precision = operations.precision(wanted_precision(run))
-        scale = measured_over_estimated(run, operations, measured)
+        job = EstimatedJob(run, operations, stays, rest_share, measured)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
             accelerator = accelerators()[name]
-            estimate = estimate_job(run, operations, stays, accelerator, scale)
             option = RentalOption(
                 accelerator=accelerator,
                 needed_bytes=least_memory_bytes(operations, precision),
                 fits=fits(operations, precision, accelerator.memory_gib),
                 terms=terms,
-                estimate=estimate,
+                estimate=job.on(accelerator),
             )
             options.append(option)
     elif settings.accelerators:

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.parity import Layer, Parity, first_step_layers
-from photofinish.answer.same_script import SameScript, same_script
-from photofinish.config.precisions import curve_tolerance
+from photofinish.answer.parity import Layer, Parity, distance, first_step_layers
+from photofinish.config.precisions import PRECISIONS, ScriptRounding, curve_tolerance
 from photofinish.results.job import Job
+from photofinish.results.trained import FirstScriptSteps
 
 Why = Literal["no GPU trained", "a script's model"]
+FirstStepKind = Literal[
+    "identical", "same step", "other step", "unseeded", "other inputs", "other weights",
+    "other batches", "draws",
+]  # fmt: skip
+_EQUAL = 1e-5
+"""Relative difference of equal inputs, by hand: fp32 rounds by less, other samples by more."""
+_OVER_USUAL = 8.0
+"""Factor, by hand, by which rounding changes a gradient more than most. It was at most 6.4."""
+
+
+@dataclass(frozen=True)
+class SameScript:
+    """Finding on the first step."""
+
+    kind: FirstStepKind
+    layer: str = ""
+    """Part that differs, if the step does."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +41,7 @@ class RecordedModel:
 
     gpu: str
     epochs: int | None
-    """Number of epochs with like losses, from the first on. None if nothing was trained here."""
+    """Number of epochs with like losses, from the first. None if nothing was trained here."""
     has_first_step: bool
     diverges_at: str | None
     """Part of the first step that rounding does not explain, or None."""
@@ -47,11 +67,11 @@ def same_model(pair: Comparison) -> SameModel:
         return SameModel(pair.parity)
     if pair.cpu.settings is None:
         return _of_script(pair)
-    if found := _of_samples(pair):
-        return SameModel(script=found)
-    of_gpus = (each for each in pair.same_model_references if each.device == "gpu")
-    of_records = [compared for each in of_gpus if (compared := _with_record(pair, each))]
-    best = max(of_records, key=lambda each: (each.has_first_step, each.epochs or 0), default=None)
+    if first_step := _of_samples(pair):
+        return SameModel(script=first_step)
+    gpus = (job for job in pair.same_model_references if job.device == "gpu")
+    models = [model for gpu in gpus if (model := _with_record(pair, gpu))]
+    best = max(models, key=lambda model: (model.has_first_step, model.epochs or 0), default=None)
     return SameModel(record=best) if best else SameModel(why_not=_why_not(pair))
 
 
@@ -75,10 +95,10 @@ def _of_samples(pair: Comparison) -> SameScript | None:
 
 def _of_script(pair: Comparison) -> SameModel:
     """Compare the first step of a script on both devices, here or on a rented machine."""
-    for each in (pair, *pair.elsewhere):
-        if found := _first_steps(each):
-            name = short_name(each.gpu.device_name) if each.gpu else None
-            return SameModel(script=found, rented=None if each is pair else name)
+    for both in (pair, *pair.elsewhere):
+        if first_step := _first_steps(both):
+            name = short_name(both.gpu.device_name) if both.gpu else None
+            return SameModel(script=first_step, rented=None if both is pair else name)
     return SameModel(why_not=_why_not(pair))
 
 
@@ -104,14 +124,69 @@ def _with_record(pair: Comparison, reference: Job) -> RecordedModel | None:
         return None
     tolerance = curve_tolerance(pair.cpu.precision, reference.precision)
     alike = 0
-    for here, there in common:
-        largest = max(abs(here.training_loss), abs(there.training_loss))
-        if not abs(here.training_loss - there.training_loss) <= tolerance * largest:
+    for epoch, recorded in common:
+        largest = max(abs(epoch.training_loss), abs(recorded.training_loss))
+        if not abs(epoch.training_loss - recorded.training_loss) <= tolerance * largest:
             break
         alike += 1
     layers: list[Layer] = []
     if first and reference.first_step:
         layers = list(first_step_layers(first, reference.first_step))
-    diverged = next((each.name for each in layers if each.within_rounding is False), None)
+    diverged = next((layer.name for layer in layers if layer.within_rounding is False), None)
     name, epochs = short_name(reference.hardware), alike if common else None
     return RecordedModel(name, epochs, bool(layers), diverged)
+
+
+def same_script(
+    cpu: FirstScriptSteps, gpu: FirstScriptSteps, precisions: Sequence[str]
+) -> SameScript:
+    """Compare the first step on both devices, as rounding grows in later ones.
+
+    `precisions` are those of both. If neither is known, any rounding is possible.
+    """
+    inputs = zip(cpu.inputs, gpu.inputs, strict=False)
+    if any(distance(one, other) > _EQUAL * one[0] for one, other in inputs):
+        return SameScript("unseeded" if cpu.seed != gpu.seed else "other inputs")
+    if len(cpu.gradients) != len(gpu.gradients):
+        return SameScript("other step", "the number of weights")
+    if cpu.weights != gpu.weights:
+        return SameScript("unseeded" if cpu.seed != gpu.seed else "other weights")
+    if (cpu.losses, cpu.gradients) == (gpu.losses, gpu.gradients):
+        return SameScript("identical")
+    if cpu.draws:
+        return SameScript("draws")
+    if len(cpu.losses) != len(gpu.losses):
+        return SameScript("other batches")
+    limits = max(PRECISIONS[name].script_rounding for name in precisions or PRECISIONS)
+    return _within_rounding(cpu, gpu, limits)
+
+
+def _within_rounding(
+    cpu: FirstScriptSteps, gpu: FirstScriptSteps, limits: ScriptRounding
+) -> SameScript:
+    noise = limits.loss * max((norm for norm, *_ in cpu.gradients.values()), default=0.0)
+    shares = {}
+    # By their order: where one device compiles, weights have no names.
+    for (name, one), other in zip(cpu.gradients.items(), gpu.gradients.values(), strict=True):
+        if (norm := max(one[0], other[0])) > noise:
+            shares[name] = distance(one, other) / norm
+    # Rounding that grows in a deep network changes most gradients, and a fault may change one.
+    usual = statistics.median_low(shares.values() or [0.0])
+    limit = min(limits.most, max(limits.one, _OVER_USUAL * usual))
+    for name, share in shares.items():
+        if share > limit:
+            return SameScript("other step", name)
+    largest_loss = max(map(abs, cpu.losses), default=0.0)
+    losses = _without_scale(gpu.losses, largest_loss)
+    if math.dist(cpu.losses, losses) > limits.loss * largest_loss:
+        return SameScript("other step", "the loss")
+    if min(shares.values(), default=0.0) > limits.each:
+        return SameScript("other step", "each gradient")
+    return SameScript("same step")
+
+
+def _without_scale(losses: Sequence[float], largest: float) -> list[float]:
+    """Return losses without the factor of a GradScaler, which their gradients don't have."""
+    ratio = max(map(abs, losses), default=0.0) / largest if largest else 0.0
+    scale = 2.0 ** round(math.log2(ratio)) if ratio else 1.0
+    return [loss / scale for loss in losses]

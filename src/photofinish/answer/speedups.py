@@ -12,7 +12,7 @@ from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mea
 from photofinish.results.job import Job
 
 Kind = Literal["step", "epoch", "end_to_end"]
-_NO_EPOCHS, _MOST_EPOCHS, _PRECISION = 1e-6, 1e9, 1e-9
+_NO_EPOCHS, _MOST_EPOCHS, _PRECISION = 1e-6, 1e9, 1e-9  # of a search that halves its interval
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,9 @@ class Speedup:
 
 
 def speedups(cpu: Job, device: Job) -> dict[Kind, Speedup]:
+    """Return the speed-ups of step, epoch and job. Only of the job if a run has no steps."""
+    if not (cpu.has_steps and device.has_steps):
+        return {"end_to_end": job_speedup(cpu, device)}
     steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
     return {
         "step": _speedup("step", *steps),
@@ -71,11 +74,11 @@ class BreakEvenEpochs:
 
 
 def break_even(cpu: Job, gpu: Job) -> BreakEvenEpochs:
-    """Return from how many epochs on the GPU's time, with its start-up, is at most the CPU's."""
+    """Return from how many epochs the GPU's time, with its start-up, is at most the CPU's."""
     errors = [(run, error_of_mean(run.pass_seconds)) for run in (cpu, gpu)]
 
     def speedup(epochs: float) -> tuple[float, float, float]:
-        """Return the speed-up of a job of so many epochs, between the ends of its interval."""
+        """Return the speed-up of a job of this length, between the ends of its interval."""
         times = []
         for run, of_mean in errors:
             passes_seconds = epochs * run.passes_seconds / run.epochs
@@ -90,7 +93,7 @@ def break_even(cpu: Job, gpu: Job) -> BreakEvenEpochs:
 
 
 def _least(speedup: Callable[[float], tuple[float, ...]], end: int) -> float:
-    """Return the number of epochs from which on a speed-up is at least 1, or infinity."""
+    """Return the number of epochs from which a speed-up is at least 1, or infinity."""
     low, high = _NO_EPOCHS, _MOST_EPOCHS
     if speedup(high)[end] < 1:
         return math.inf

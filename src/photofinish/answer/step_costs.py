@@ -103,9 +103,27 @@ def _fixed_share(job: Job, settings: JobSettings, attribution: StepAttribution) 
     return fixed_share(samples, seconds, other_samples, min(others.step_seconds))
 
 
-def shares(job: Job) -> dict[str, float]:
-    """Return the share of each part in an epoch's step, or an empty dict if that is not known."""
-    costs, step_seconds = step_costs(job), step_share_seconds(job)
+@dataclass(frozen=True)
+class EpochStep:
+    """Step of an epoch, with its share of all that an epoch takes."""
+
+    costs: StepCosts | None
+    """None if its steps were not taken apart."""
+    seconds: float | None
+    """Time per step of an epoch, which the shares divide, if it is known."""
+    shares: Mapping[str, float]
+    """Share of each part. Empty if that is not known."""
+
+
+def epoch_step(job: Job) -> EpochStep:
+    costs = step_costs(job)
+    seconds = job.median_epoch_seconds / job.steps_per_epoch if job.steps_per_epoch else None
+    if costs:
+        seconds = costs.epoch_share_seconds
+    return EpochStep(costs, seconds, _shares(job, costs, seconds))
+
+
+def _shares(job: Job, costs: StepCosts | None, step_seconds: float | None) -> dict[str, float]:
     apart = dict(costs.parts_seconds if costs else job.script.step_parts if job.script else {})
     if job.device == "gpu" and costs:
         return {part: seconds / sum(apart.values()) for part, seconds in apart.items()}
@@ -120,13 +138,6 @@ def shares(job: Job) -> dict[str, float]:
     parts = {part: computing * seconds / whole_seconds for part, seconds in apart.items()}
     parts.pop("the rest", None)
     return waiting | parts | {"the rest": max(0.0, computing - sum(parts.values()))}
-
-
-def step_share_seconds(job: Job) -> float | None:
-    """Return the time per step of an epoch, which the shares divide, if it is known."""
-    if costs := step_costs(job):
-        return costs.epoch_share_seconds
-    return job.median_epoch_seconds / job.steps_per_epoch if job.steps_per_epoch else None
 
 
 def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:

@@ -32,7 +32,7 @@ _BATCHES, _DRIFT = 6, 1.5
 With it, intervals of simulated jobs held 94 to 98 % of means of white noise, and most of drift.
 """
 _STUDENT = {2: 6.3, 3: 2.9, 4: 2.4, 5: 2.1, 6: 2.0}
-"""Student's quantiles of 95 % for means of so many values."""
+"""Student's quantiles of 95 % for means, by the number of values."""
 
 Interval = tuple[float, float]
 

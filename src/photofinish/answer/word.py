@@ -44,11 +44,11 @@ _RANKS: dict[Answer, int] = {"Probably yes": 0, "Close call": 1, "Can't tell": 1
 
 def measured(pair: Comparison) -> Worth | None:
     """Decide by the job's time on the GPU here, or return None if none trained it."""
-    if pair.compared is None or pair.gpu is None:
+    if pair.gpu is None:
         return None
     gpu = pair.gpu
-    here, there = pair.time_here, time_by_load(gpu)
-    ratios = here.busy.over(there.busy), here.idle.over(there.idle)
+    on_cpu, on_gpu = pair.time_here, time_by_load(gpu)
+    ratios = on_cpu.busy.over(on_gpu.busy), on_cpu.idle.over(on_gpu.idle)
     answer = _common(_by_interval(ratio, 1.0, "Yes") for ratio in ratios)
     of_gpu = answer == "No"
     diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
@@ -57,9 +57,9 @@ def measured(pair: Comparison) -> Worth | None:
         "the GPU here",
         answer,
         _REASONS.get(main) if main else None,
-        here,
-        Candidate(short_name(gpu.device_name), "measured", there.shown, job=gpu),
-        None if here.is_busy or there.is_busy else ratios[0],
+        on_cpu,
+        Candidate(short_name(gpu.device_name), "measured", on_gpu.shown, job=gpu),
+        None if on_cpu.is_busy or on_gpu.is_busy else ratios[0],
         of_gpu,
     )
 
@@ -79,11 +79,11 @@ def _by_interval(interval: Interval, limit: float, yes: Answer) -> Answer:
     return "Close call" if high <= _CLOSE_WIDTH * low else "Can't tell"
 
 
-def of_rented(here: UncertainTime, there: UncertainTime, terms: GpuTerms) -> Answer:
+def of_rented(on_cpu: UncertainTime, on_gpu: UncertainTime, terms: GpuTerms) -> Answer:
     """Return the word for a GPU elsewhere, which may have to save minutes."""
     if terms.least_seconds:
-        return _by_interval(here.minus(there), terms.least_seconds, "Probably yes")
-    return _by_interval(here.over(there), 1.0, "Probably yes")
+        return _by_interval(on_cpu.minus(on_gpu), terms.least_seconds, "Probably yes")
+    return _by_interval(on_cpu.over(on_gpu), 1.0, "Probably yes")
 
 
 def bounded(pair: Comparison) -> Worth | None:
@@ -116,34 +116,34 @@ def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:
         # Of all GPUs, one that can't be rented is only shown, unless the user has a record of it.
         known = [gpu for gpu in gpus if gpu.terms.is_rented or gpu.basis == "recorded"]
         gpus = known or gpus
-    here = total_by_load([time_by_load(pair.cpu, with_seeds=True) for pair in sweep])
+    on_cpu = total_by_load([time_by_load(pair.cpu, with_seeds=True) for pair in sweep])
     if gpus:
-        return _by_candidates(here, gpus, len(sweep))
+        return _by_candidates(on_cpu, gpus, len(sweep))
     every = [terms_of(name, settings) for name in settings.accelerators]
     terms = min(every, key=lambda terms: terms.least_seconds)
-    is_short = here.busy.interval[1] <= terms.least_seconds
+    is_short = on_cpu.busy.interval[1] <= terms.least_seconds
     return Worth(
         "renting" if terms.is_rented else "using",
         "No" if is_short else "Can't tell",
         "too short" if is_short else "not known",
-        here,
+        on_cpu,
         terms=terms,
         jobs=len(sweep),
     )
 
 
-def _by_candidates(here: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Worth:
+def _by_candidates(on_cpu: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Worth:
     """Decide by the cheapest GPU with the best answer, by its own time, then by data sheets."""
 
     def word(gpu: Candidate) -> Answer:
-        return _common(of_rented(cpu, gpu.time, gpu.terms) for cpu in (here.busy, here.idle))
+        return _common(of_rented(cpu, gpu.time, gpu.terms) for cpu in (on_cpu.busy, on_cpu.idle))
 
     def key(sides: tuple[Candidate, Candidate]) -> tuple[list[int], tuple[bool, float, float]]:
         return [_RANKS[word(gpu)] for gpu in sides], sides[1].value
 
     best, _ = min(zip(gpus, by_data_sheets(gpus), strict=True), key=key)
     answer = word(best)
-    saves = here.busy.minus(best.time)[0] > 0
+    saves = on_cpu.busy.minus(best.time)[0] > 0
     reason: Reason = "saves too little" if saves else "saves nothing"
     if answer != "No":
         reason = "saves enough" if answer == "Probably yes" else "may save enough"
@@ -151,22 +151,22 @@ def _by_candidates(here: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Worth:
         "renting" if best.terms.is_rented else "using",
         answer,
         reason,
-        here,
+        on_cpu,
         best,
         terms=best.terms,
         jobs=jobs,
     )
-    return _of(worth, here, best)
+    return _of(worth, on_cpu, best)
 
 
-def _of(worth: Worth, here: ByLoad, gpu: Candidate) -> Worth:
-    """Return an answer with these times here and on a GPU."""
+def _of(worth: Worth, on_cpu: ByLoad, gpu: Candidate) -> Worth:
+    """Return an answer with these times on the CPU and on a GPU."""
     return replace(
         worth,
-        time_here=here,
+        time_here=on_cpu,
         gpu=gpu,
-        interval=None if here.is_busy else here.busy.over(gpu.time),
-        saved=here.shown.minus(gpu.time),
+        interval=None if on_cpu.is_busy else on_cpu.busy.over(gpu.time),
+        saved=on_cpu.shown.minus(gpu.time),
     )
 
 
@@ -174,11 +174,11 @@ def of_one_training(pair: Comparison, worth: Worth) -> Worth:
     """Return the answer with the times of one training instead of all seeds and the sweep."""
     if not worth.is_elsewhere:
         return worth
-    here = pair.time_here
+    on_cpu = pair.time_here
     if worth.gpu is None:
-        return replace(worth, time_here=here)
+        return replace(worth, time_here=on_cpu)
     own = next(gpu for gpu in pair.candidates if gpu.name == worth.gpu.name)
-    return _of(worth, here, own)
+    return _of(worth, on_cpu, own)
 
 
 def _with_seeds(cpu: Job, gpus: Sequence[Candidate]) -> list[Candidate]:

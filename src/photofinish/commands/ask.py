@@ -30,6 +30,7 @@ from photofinish.reporting.ask_lines import (
     write_job_answers,
 )
 from photofinish.reporting.causes import stall_lines
+from photofinish.reporting.say import say
 from photofinish.reporting.sentences import verdict
 from photofinish.results.job import JobPair
 from photofinish.results.measured import Measured
@@ -136,12 +137,15 @@ def print_answers(
         texts += verdict(answer.record, command).lines
     last, watched = answers[-1].record, runs[0] if runs else None
     texts += bars(last)
-    texts += [line for run in last.runs if (line := step_line(run))]
+    texts += [line for run in last.runs if (line := step_line(run, last.steps[run.device]))]
     if answers[-1].job.is_hour and (repaid := repaid_line(answers[-1])):
         texts.append(repaid)
     texts += suggestion(last, watched)
     texts += stall_lines(last)
     texts.append(seen_line(last.cpu, watched))
+    ranks = [run.process.ranks if run.process else 1 for run in runs]
+    if max(ranks, default=1) > 1:
+        texts.append(say("trained together", ranks=ranks[0], gpus=sum(ranks[1:])))
     jobs = [answer.record for answer in answers]
     print_answer("\n".join([*texts, *legend(jobs, texts, is_asked=True)]))
 

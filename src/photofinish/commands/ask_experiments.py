@@ -10,7 +10,7 @@ from pathlib import Path
 
 from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide_all
-from photofinish.answer.grid import Grid, grid
+from photofinish.answer.record import Grid, grid
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, job_answer, print_answers
 from photofinish.commands.ask_options import Terms, print_start

@@ -9,6 +9,8 @@ import argparse
 import io
 import sys
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import photofinish
 from photofinish.commands import pipeline
@@ -18,6 +20,7 @@ from photofinish.gate import ALLOWED
 from photofinish.remote import HEAD
 from photofinish.stage.process import run_stage
 
+_Call = Callable[[argparse.Namespace], None]
 _GROUPS = {
     "ask about a script, for example `photofinish ask python train.py`": {
         "ask": "run a script for a minute: is a GPU worth it for its whole job?",
@@ -129,25 +132,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _command(commands: Any, name: str, call: _Call) -> argparse.ArgumentParser:
+    (text,) = (group[name] for group in _GROUPS.values() if name in group)
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        description=f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}",
+        epilog=f"example:\n  photofinish {_EXAMPLES[name]}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.set_defaults(call=call)
+    return command
+
+
 def _add_commands(parser: argparse.ArgumentParser) -> None:
     # Without help, argparse lists no command: it has no groups of them.
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", prog="photofinish", help=argparse.SUPPRESS
     )
-    texts = {name: text for group in _GROUPS.values() for name, text in group.items()}
-
-    def command(name: str, call: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
-        text = texts[name]
-        added = commands.add_parser(
-            name,
-            description=f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}",
-            epilog=f"example:\n  photofinish {_EXAMPLES[name]}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        added.set_defaults(call=call)
-        return added
-
+    command = partial(_command, commands)
     add_ask_options(command("ask", ask_by_options))
     init = command("init", _init)
     init.add_argument("--example", metavar="NAME", help="write this example as params.yaml")
@@ -239,7 +242,6 @@ def _rent(args: argparse.Namespace) -> None:
 def _spread(args: argparse.Namespace) -> None:
     from photofinish.remote.spread import spread
 
-    pipeline.check_signals()
     pipeline.enter()
     pipeline.check_params()
     spread(args.listen)
@@ -248,6 +250,5 @@ def _spread(args: argparse.Namespace) -> None:
 def _worker(args: argparse.Namespace) -> None:
     from photofinish.remote.worker import serve
 
-    pipeline.check_signals()
     pipeline.enter()
     serve(args.head)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -36,8 +34,10 @@ _IGNORED_BY_GIT = (
 )
 _IGNORED_BY_DVC = ("/.photofinish", "/mlruns", ".venv", "venv")
 _WITHOUT_SCRIPTS = frozenset({"build", "dist", "node_modules", "site-packages", "test", "tests"})
-_TRAINERS = frozenset({"fit", "train"})
-"""Methods of Lightning's Trainer and of Hugging Face's that train."""
+_TRAINS = re.compile(r"\.backward\(.*\.step\(|Trainer\(.*\.(fit|train)\(", re.S)
+"""A training's loop, or a call of Lightning's Trainer or Hugging Face's."""
+_RUNS = re.compile(r"^(if .*__name__|for |while |with |[\w.]+\()", re.M)
+"""A statement of a file that does something when it is run."""
 
 
 def init(example_name: str | None = None) -> None:
@@ -60,10 +60,6 @@ def init(example_name: str | None = None) -> None:
     _add_lines(folder / ".dvcignore", _IGNORED_BY_DVC)
 
     print(f"Wrote dvc.yaml, stages/, reference/ and params.yaml into {folder.resolve()}")
-    if example:
-        print(f"params.yaml is the example {example_name}: its first lines say what it needs.")
-    elif not scripts:
-        print("params.yaml trains a small built-in network on 8x8 images of digits, as an example.")
     if not has_git():
         print(
             "This folder isn't a Git repository, so DVC runs without one. To change that, run "
@@ -72,13 +68,21 @@ def init(example_name: str | None = None) -> None:
     if scripts:
         print(
             f"params.yaml runs {scripts[0]} as it is. For an answer in about a minute:\n"
-            f"  photofinish ask python {scripts[0].as_posix()}"
+            f"  photofinish ask python {scripts[0].as_posix()}\n"
+            f"Next: `photofinish run` runs it to the end, on each device."
         )
-        print("Next: `photofinish run` runs it to the end, on each device.")
     elif example:
-        print("Next: photofinish run")
+        print(
+            f"params.yaml is the example {example_name}: "
+            f"its first lines say what it needs.\n"
+            f"Next: photofinish run"
+        )
     else:
-        print("Next: name your network and data in params.yaml, then run: photofinish run")
+        print(
+            "params.yaml trains a small built-in network on 8x8 images of digits, "
+            "as an example.\n"
+            "Next: name your network and data in params.yaml, then run: photofinish run"
+        )
 
 
 def write_network(file: str) -> None:
@@ -116,8 +120,7 @@ def write_example(example: Path, folder: Path) -> None:
     for path in code.glob("*.py"):
         target = folder / "examples" / code.name / path.name
         if not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+            _copy(path, target)
 
 
 def copy_example(name: str) -> None:
@@ -229,19 +232,18 @@ def _script_lines(scripts: list[Path], folder: Path) -> Iterator[str]:
 
 def find_scripts(folder: Path) -> list[Path]:
     """Return the files to run for a training: they have its loop, or import a file that has."""
-    trees = _parsed_files(folder)
-    loops = {file for file, tree in trees.items() if _trains(tree)}
-    imported = {file.stem for file in loops if not _runs(trees[file])}
+    texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in _files(folder)}
+    loops = {file for file, text in texts.items() if _TRAINS.search(text)}
+    imported = {file.stem for file in loops if not _RUNS.search(texts[file])}
     scripts = [
         file
-        for file, tree in trees.items()
-        if _runs(tree) and (file in loops or imported & _imports_of(tree))
+        for file, text in texts.items()
+        if _RUNS.search(text) and (file in loops or imported & _imported_in(text))
     ]
     return sorted(scripts, key=lambda file: (len(file.parts), not file.stem.startswith("train")))
 
 
-def _parsed_files(folder: Path) -> dict[Path, ast.Module]:
-    trees = {}
+def _files(folder: Path) -> Iterator[Path]:
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(
             name
@@ -250,45 +252,10 @@ def _parsed_files(folder: Path) -> dict[Path, ast.Module]:
             and not name.startswith(".")
             and not Path(here, name, "pyvenv.cfg").is_file()
         )
-        for file in (Path(here, name) for name in sorted(files) if name.endswith(".py")):
-            with suppress(SyntaxError, ValueError):  # such as of Python 2, or of a template
-                trees[file] = ast.parse(file.read_bytes())
-    return trees
+        yield from (Path(here, name) for name in sorted(files) if name.endswith(".py"))
 
 
-def _trains(tree: ast.AST) -> bool:
-    """Return True for a loop with an optimizer's `step`, or a call of a Trainer."""
-    calls = _calls_in([tree])
-    if calls & _TRAINERS and any(name.endswith("Trainer") for name in calls):
-        return True
-    loops = [node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While)]
-    return "backward" in calls and "step" in _calls_in(loops)
-
-
-def _calls_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names of called functions, without the modules before them."""
-    each = (node for top in nodes for node in ast.walk(top))
-    return {
-        ast.unparse(node.func).rpartition(".")[2] for node in each if isinstance(node, ast.Call)
-    }
-
-
-def _runs(tree: ast.Module) -> bool:
-    """Return True for a file that does something when it is run."""
-    for node in tree.body:
-        is_main = isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-        is_call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if is_main or is_call or isinstance(node, ast.For | ast.While | ast.With):
-            return True
-    return False
-
-
-def _imports_of(tree: ast.Module) -> set[str]:
-    """Return the last part of each module that a file imports, and the names."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            found |= {alias.name.rpartition(".")[2] for alias in node.names}
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.rpartition(".")[2])
-    return found
+def _imported_in(text: str) -> set[str]:
+    """Return all words of the imports, among which are the modules."""
+    imports = re.findall(r"^ *(?:from|import) .*", text, re.M)
+    return set(re.findall(r"\w+", " ".join(imports)))

@@ -208,12 +208,6 @@ def _evaluate_alone() -> None:
         write_evaluation(evaluate(file.stem, learned, data, metrics), results / EVALUATED)
 
 
-def check_signals() -> None:
-    """Raise ConfigError on Windows, which cannot end a worker's job by a signal."""
-    if os.name == "nt":
-        raise ConfigError("spread and worker need Linux or macOS: use them in WSL")
-
-
 def record_machine(args: argparse.Namespace) -> None:
     enter()
     from photofinish.files import write_text_atomically

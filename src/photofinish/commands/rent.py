@@ -58,6 +58,8 @@ _STOP = (
     f'sys.exit("Not trained: " + answer if answer.startswith("No") else 0)'
 )
 """Program that fails if the answer is No."""
+_PROCESSES = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_](?:processes|gpus))[= ](\d+)")
+"""Option of a launcher with the number of processes, each on a GPU."""
 _IMPORTED = """\
 import ast, sys
 from importlib.metadata import packages_distributions, version
@@ -130,10 +132,7 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
             for path, to in [("./", "photofinish-job"), *mounts]
         ),
         script=shlex.quote(" && ".join(script)),
-        options=job.options,
-        there=job.there,
-        here=job.here,
-        then=job.then,
+        **job._asdict(),
     )
     return task, commands
 
@@ -183,13 +182,19 @@ def _trainings(gpu: str, top: Path) -> _Job:
 
 
 def _script(gpu: str, command: Sequence[str]) -> _Job:
-    python, there = "python", [*command]
-    # Its path is only of this machine.
-    if re.fullmatch(r"python[\d.]*(\.exe)?", Path(command[0]).name):
+    # A path of an environment is only of this machine.
+    python, there, program = "python", [*command], Path(command[0])
+    if re.fullmatch(r"python[\d.]*(\.exe)?", program.name):
         python, there[0] = command[0], "python"
+    elif program.parent.name == "bin":
+        python, there[0] = str(program.with_name("python")), program.name
     asked, here = shlex.join(there), f"{FOLDER}{gpu}"
+    launched = _PROCESSES.search(asked)
+    count = int(launched[1]) if launched else 1
+    gpus = f"{count} {gpu}s" if count > 1 else f"a {gpu}"
     about = (
-        f"Asks on a {gpu} whether it is worth it for {asked}, then trains unless the answer is No. "
+        f"Asks on {gpus} whether it is worth it for {asked}, "
+        f"then trains unless the answer is No. "
         f"For an estimate of time and cost, run `photofinish ask` here. "
     )
     return _Job(
@@ -205,6 +210,7 @@ def _script(gpu: str, command: Sequence[str]) -> _Job:
         then=f"Then {here} has the files that the training wrote, and {ANSWER}, which the next "
         f"`photofinish ask` here uses.",
         options="--prune-empty-dirs --compare-dest=.. ",  # only what is not here
+        gpu_count=count,
     )
 
 
@@ -244,27 +250,21 @@ def _task(gpu: str, job: _Job, install: str, mounts: Iterable[tuple[str, str]]) 
 
 
 def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
-    found = {
-        name: each
-        for name in trainings
+    offers = [
+        (name, count, offer)
+        for name, count in trainings.items()
         if name in answers.answers
-        for each in answers.answers[name].candidates
-        if each.accelerator == gpu
-    }
-    not_known = f"Time and cost on a {gpu} are not known: report/index.html says why."
-    if len(found) < len(trainings):
-        return not_known
-    if small := [name for name, each in found.items() if each.fits == "no"]:
+        for offer in answers.answers[name].candidates
+        if offer.accelerator == gpu
+    ]
+    if small := [name for name, _, offer in offers if offer.fits == "no"]:
         raise UserError(f"a {gpu} has too little memory for {listed(small)}: rent another GPU")
-    times = [each.job_seconds.value for each in found.values() if each.job_seconds]
+    times = [count * offer.job_seconds.value for _, count, offer in offers if offer.job_seconds]
     if len(times) < len(trainings):
-        return not_known
-    counts = trainings.values()
-    spent_seconds = sum(each * count for each, count in zip(times, counts, strict=True))
-    text = f"Estimated: {seconds(spent_seconds)} of training"
-    price = next(iter(found.values())).hour_price
-    if price:
-        amount = sum((each.cost or 0.0) * trainings[name] for name, each in found.items())
+        return f"Time and cost on a {gpu} are not known: report/index.html says why."
+    text = f"Estimated: {seconds(sum(times))} of training"
+    if price := offers[0][-1].hour_price:
+        amount = sum(count * (offer.cost or 0.0) for _, count, offer in offers)
         cost, hour = money(amount, price.currency), money(price.amount, price.currency)
         where = f"{price.where}, {price.as_of}" if price.as_of else price.where
         text += f", {cost} at {hour} an hour ({where})"

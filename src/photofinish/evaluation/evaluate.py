@@ -65,9 +65,10 @@ def _with_one_main_score(
     devices: dict[DeviceLabel, DeviceEvaluation],
 ) -> dict[DeviceLabel, DeviceEvaluation]:
     """Return the scores with a main one that all networks have."""
-    networks = [each for scores in devices.values() for each in (scores, *scores.seeds)]
-    mains = [*dict.fromkeys(each.main for each in networks), "test_loss"]
-    update = {"main": next(main for main in mains if all(main in each.values for each in networks))}
+    networks = [network for scores in devices.values() for network in (scores, *scores.seeds)]
+    mains = [*dict.fromkeys(network.main for network in networks), "test_loss"]
+    main = next(main for main in mains if all(main in network.values for network in networks))
+    update = {"main": main}
     changed = {}
     for device, scores in devices.items():
         seeds = tuple(seed.model_copy(update=update) for seed in scores.seeds)

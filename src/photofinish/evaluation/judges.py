@@ -161,9 +161,9 @@ def _finite(loss: float) -> float:
 
 def _test_batches(record: TrainingRecord, split: PackedSplit) -> Iterator[Batch]:
     """Yield the test samples, normalised."""
-    given, size = record.experiment.input, record.experiment.batch_size
-    if given.name == "loader" and (given.eval_transform or given.collate or has_live_inputs(split)):
-        samples = LoadedSamples(part_of(split, "test"), given, record.experiment.seed)
+    by, size = record.experiment.input, record.experiment.batch_size
+    if by.name == "loader" and (by.eval_transform or by.collate or has_live_inputs(split)):
+        samples = LoadedSamples(part_of(split, "test"), by, record.experiment.seed)
         for start in range(0, len(samples), size):
             rows = range(start, min(start + size, len(samples)))
             yield samples.collate(samples.__getitems__([(row, None, None, 0) for row in rows]))

@@ -6,6 +6,7 @@ it. After the import, a recorder measures the training.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib.util
 import os
@@ -28,7 +29,8 @@ except ImportError:  # Windows
 
 from .lengths import watch_arguments
 from .recorder import Recorder
-from .without_gpu import map_cuda_to_the_cpu
+from .recorder_files import LineFile
+from .without_gpu import failure, map_cuda_to_the_cpu
 
 FOLDER = "PHOTOFINISH_RECORDS"
 """Variable: the folder for measurements."""
@@ -61,29 +63,31 @@ def start() -> Recorder | None:
         return None
     if fcntl:
         threading.Thread(target=_end_with, args=(folder / LOCK,), daemon=True).start()
-    if os.environ.get("RANK", "0") != "0":
-        if MAPS_CUDA in os.environ:
-            calls = {"torch": lambda: map_cuda_to_the_cpu(sys.modules["torch"])}
-            sys.meta_path.insert(0, _AfterImport(calls))
-        return None
-    recorder = Recorder(folder)
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra hides an error from `failure`
+    recorder = Recorder(folder) if os.environ.get("RANK", "0") == "0" else None
 
     def torch_imported() -> None:
         torch = sys.modules["torch"]
         if MAPS_CUDA in os.environ:
             map_cuda_to_the_cpu(torch)
-        recorder.torch_imported()
+        if recorder:
+            recorder.torch_imported()
         if SEEDED in os.environ:
             torch.manual_seed(0)
 
-    calls = {"argparse": lambda: watch_arguments(recorder.note), "torch": torch_imported}
+    calls: dict[str, Callable[[], None]] = {"torch": torch_imported}
     if SEEDED in os.environ:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
-    calls |= {name: functools.partial(recorder.other_imported, name) for name in OTHER_LIBRARIES}
-    for name in calls.keys() & sys.modules.keys():
-        calls.pop(name)()
+    if recorder:
+        calls["argparse"] = functools.partial(watch_arguments, recorder.note)
+        for name in OTHER_LIBRARIES:
+            calls[name] = functools.partial(recorder.other_imported, name)
+        ranks = os.environ.get("WORLD_SIZE", "")
+        if ranks.isdigit() and "RANK" in os.environ:
+            recorder.note(kind="ranks", value=int(ranks))
+        os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # or Hydra hides an error from `failure`
+    else:  # a launcher kills rank 0 if another one fails first
+        atexit.register(lambda: LineFile(folder).note(kind="failure", value=failure()))
     sys.meta_path.insert(0, _AfterImport(calls))
     return recorder
 
@@ -102,10 +106,12 @@ def _end_with(lock: Path) -> None:
 
 
 class _AfterImport(MetaPathFinder):
-    """Calls a function once, after the import of a module."""
+    """Calls a function once, after the import of a module, which may have been before."""
 
     def __init__(self, calls: dict[str, Callable[[], None]]) -> None:
         self._calls = calls
+        for name in calls.keys() & sys.modules.keys():
+            calls.pop(name)()
 
     def find_spec(self, name: str, _path: Any, _target: Any = None) -> ModuleSpec | None:
         call = self._calls.pop(name, None)

@@ -140,6 +140,7 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
     if hasattr(torch, "accelerator"):  # from torch 2.6 on
         torch.accelerator.synchronize = lambda *_: None
     tensor.record_stream = lambda *_: None
+    _train_together_on_cpu(torch)
     cuda = torch.cuda
     for name, answer in _ANSWERS.items():
         setattr(cuda, name, lambda *_, answer=answer, **__: answer)
@@ -149,6 +150,27 @@ def map_cuda_to_the_cpu(torch: Any) -> None:
     for name in dir(cuda):
         if name.endswith("Tensor") and hasattr(torch, name):
             setattr(cuda, name, getattr(torch, name))
+
+
+def _train_together_on_cpu(torch: Any) -> None:
+    """Let processes that were to exchange gradients between GPUs do so between CPUs."""
+    if not torch.distributed.is_available():
+        return
+    distributed, wrapper = torch.distributed, torch.nn.parallel.DistributedDataParallel
+    begin, barrier = distributed.init_process_group, distributed.barrier
+    wrap = wrapper.__init__
+
+    def begin_on_cpu(*arguments: Any, **named: Any) -> None:
+        for name in ("backend", "device_id"):
+            named.pop(name, None)
+        begin("gloo", *arguments[1:], **named)
+
+    def wrap_on_cpu(itself: Any, module: Any, *_: Any, **named: Any) -> None:
+        wrap(itself, module, **named | {"device_ids": None, "output_device": None})
+
+    distributed.init_process_group = begin_on_cpu
+    wrapper.__init__ = wrap_on_cpu
+    distributed.barrier = lambda group=None, *_, **__: barrier(group)
 
 
 def failure() -> dict[str, Any] | None:

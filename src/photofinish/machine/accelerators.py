@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 DEVICES = Path("/dev")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
-_MOST_SECONDS = 120.0
+_MOST_SECONDS = 120.0  # by hand, for a first import of torch from a slow disk
 HIDDEN = "CUDA_VISIBLE_DEVICES hides every GPU"
 _WITHOUT_TORCH = "only NVIDIA's GPUs are found without torch: install torch beside photofinish"
 

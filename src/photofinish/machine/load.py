@@ -23,12 +23,15 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 MOST_SHARE_OF_OTHERS = 0.10
-"""Maximum CPU time of other programs, as a share of the cores' time."""
+"""Maximum CPU time of other programs, as a share of the cores' time, by hand, as are those below.
+
+If they were more, noise would make a Yes or a No. If less, a desktop would always be busy.
+"""
 CONTENDED_SHARE = 0.90
 """Share of the cores' time in use from which other programs take cores away."""
 MOST_SHARE_WAITED = 0.10
 """Maximum time of waiting for a core, as a share of the time that threads wanted one."""
-MOST_PAGES_A_SECOND = 50
+MOST_PAGES_A_SECOND = 50  # 0.2 MB/s: more means that memory is too small
 DOUBTFUL_SHARE = 0.10
 """Smaller shares of the time give no warning, because they move a mean by a few percent."""
 _TICKS_SECONDS = 0.05

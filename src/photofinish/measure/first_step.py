@@ -34,7 +34,7 @@ _DROPOUTS = (
 )  # fmt: skip
 # By hand: one of several devices may lack memory for a whole batch, and the CPU would be slow.
 _MOST_IMAGES, _FEWEST_IMAGES = 64, 8
-_MOST_VALUES = 64 * 3 * 64 * 64
+_MOST_VALUES = 64 * 3 * 64 * 64  # those of 64 small pictures
 _MOVING_SEED = 0x5EED_0F_57E9
 """Seed for changing weights. With the seed that drew the weights, all would change alike."""
 

@@ -243,6 +243,8 @@ def with_input(
             take(1)
 
     launches = -(-steps // at_once)
+    # Workers begin with empty queues in each epoch, so samples of short epochs have whole ones.
+    launches = round(launches / whole) * whole or launches
     take(max(launches, -(-WARM_UP_STEPS // at_once)))
     return Way(lambda: take(launches), launches * at_once, settle=settle, warm_up_steps=0)
 

@@ -8,7 +8,8 @@ import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 
-from photofinish.answer.record import MOST_OF_IT, Candidate, Decision, Interval, JobRecord, Worth
+from photofinish.answer.record import MOST_OF_IT, Candidate, Interval, JobRecord, Worth
+from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import how_known, remedy_line, short_cause
 from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
@@ -28,16 +29,15 @@ from photofinish.wording import (
 
 def answer_text(job: JobRecord) -> str:
     """Return the first line: a phrase, and the times here and there."""
-    decision, worth = job.decision, job.decision.worth
+    worth = job.worth
     if job.gpu and job.cpu.is_bound and worth.is_yes and worth.interval:
         least, there_seconds = factor(worth.interval[0]), job.gpu.seen_step_seconds
         values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
-        return say("only a GPU", phrase=phrase(decision), **values)
-    kind, run = _kind(job, worth), job.gpu if job.gpu and worth.of_gpu else job.cpu
-    cause = short_cause(run)
+        return say("only a GPU", phrase=phrase(worth), **values)
+    kind, cause = _kind(job, worth), short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
     text = say(
         kind,
-        phrase=phrase(decision),
+        phrase=phrase(worth),
         worth=worth,
         here=_here(job, worth, kind),
         there=there_text(job),
@@ -55,12 +55,10 @@ def answer_text(job: JobRecord) -> str:
     return f"{text} {say('outdated')}" if job.cpu.is_outdated else text
 
 
-def phrase(decision: Decision) -> str:
+def phrase(worth: Worth) -> str:
     """Return what an answer recommends, as its first line begins: `No, don't rent`."""
-    worth = decision.worth
     about = worth.about if worth.gpu or worth.answer == "No" else "any GPU"
-    name = worth.gpu.name if worth.gpu else ""
-    return say(f"{about}: {worth.answer}", gpu=gpu_words(worth), name=name)
+    return say(f"{about}: {worth.answer}", gpu=gpu_words(worth), name=worth.gpu_name)
 
 
 def _kind(job: JobRecord, worth: Worth) -> str:
@@ -112,20 +110,20 @@ def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
         text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
-        # A saving has the range of the time here, so that stands beside it.
+        # A saving has the range of the time here, so that is shown beside it.
         saves = saves_text(worth) and not worth.is_yes
         has_range = mark or saves or _kind(job, worth) in ("too short to rent", "can't tell")
         time = f"{mark}{time}" if has_range else seconds(value)
         text = say("time at", time=time, place=place, at_most=at_most)
     if worth.jobs > 1:
         return say("of a sweep", time=text, jobs=worth.jobs)
-    has_seeds = worth.is_elsewhere and job.cpu.has_seeds
+    has_seeds = worth.is_elsewhere and job.cpu.seeds_seconds > 0
     return say("of all seeds", time=text) if has_seeds else text
 
 
 def there_text(job: JobRecord) -> str:
     """Return the time on the GPU with a machine's setup, and with its mark."""
-    worth, run = job.decision.worth, job.gpu
+    worth, run = job.worth, job.gpu
     if worth.gpu is None:
         return ""
     value, interval = worth.there_seconds, worth.gpu.interval_with_start
@@ -137,11 +135,7 @@ def there_text(job: JobRecord) -> str:
         return f"{'~' * run.is_extrapolated}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
-    return _marked(span(value, interval), worth)
-
-
-def _marked(text: str, worth: Worth) -> str:
-    """Return a figure of the answer's GPU with its sign."""
+    text = span(value, interval)
     return f"{'~' * (worth.basis == 'estimated')}{text}{'*' * (worth.basis == 'recorded')}"
 
 
@@ -188,7 +182,7 @@ def _waits(job: JobRecord, worth: Worth) -> str:
         return ""
     waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
     if job.is_script:  # it may have other work between its steps, too
-        own_seconds = job.cpu.waiting_share * job.cpu.epoch_seconds
+        own_seconds = job.cpu.waiting_share * job.cpu.median_epoch_seconds
         waiting_seconds = min(waiting_seconds, own_seconds)
     share = waiting_seconds / estimate.epoch_seconds
     if share > MOST_OF_IT:
@@ -216,12 +210,12 @@ def _no_estimate(job: JobRecord) -> str:
     """Return why none of the accelerators has an estimate."""
     if not job.options:
         return say("nothing recorded")
-    largest = max(job.options, key=lambda each: each.accelerator.memory_gib)
+    largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
     if largest.fits == "no" and largest.estimate:
         needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
-    return say("none estimated", gpus=[each.accelerator.name for each in job.options])
+    return say("none estimated", gpus=[option.accelerator.name for option in job.options])
 
 
 def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
@@ -229,8 +223,7 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
 
     `command` is a script's command that was asked about, empty for an experiment, None in a report.
     """
-    decision, action, worth = job.decision, job.decision.action, job.decision.worth
-    kind: str = action.kind
+    action, worth, kind = job.action, job.worth, str(job.action.kind)
     if kind == "measure again" and command is not None:
         return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
@@ -251,11 +244,11 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     elif kind == "rent for some" and not runs:
         kind = "stay here"
     rent = say("rent by command", action=action, command=shlex.join(command or ()))
-    gpu = "the GPU" if decision.is_here else gpu_words(worth) or "a GPU"
+    gpu = "the GPU" if worth.is_here else gpu_words(worth) or "a GPU"
     text = say(kind, action=action, gpu=gpu, price=price, runs=runs, rent=rent)
-    if (yours := job.own_speedup) and worth.answer == "No" and not is_wide(yours[1]):
-        speedup = _speedup(*yours, mark="~" * (worth.basis == "estimated"))
-        text += f" {say('GPU of yours', gpu=gpu, speedup=speedup)}"
+    if (own := job.own_speedup) and worth.answer == "No" and not is_wide(own[1]):
+        speedup = _speedup(*own, mark="~" * (worth.basis == "estimated"))
+        text += f" {say('your own GPU', gpu=gpu, speedup=speedup)}"
     return text
 
 
@@ -268,7 +261,7 @@ def runs_text(runs: tuple[int, int] | None) -> str:
 
 def _setting(job: JobRecord) -> str:
     """Return the setting to change, with its gain of the whole job."""
-    remedy, (device,) = job.decision.action.remedy, job.decision.action.devices
+    remedy, (device,) = job.action.remedy, job.action.devices
     assert remedy
     return say(
         "change a setting",
@@ -284,7 +277,7 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     """Return the setting or option that measures longer, and the time that it costs."""
     run = job.cpu
     startup_seconds = 0.0 if is_asked else run.startup_seconds  # --seconds is training alone
-    limit = 10 * math.ceil((startup_seconds + job.decision.action.seconds) / 10)
+    limit = 10 * math.ceil((startup_seconds + job.action.seconds) / 10)
     more = limit - run.total_seconds + run.startup_seconds - startup_seconds
     if run.script and not run.script.has_time_limit and not is_asked:
         return say("train longer")
@@ -293,7 +286,7 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
 
 def _measure_again(job: JobRecord) -> str:
     """Return how to measure again, with the time that it took on the busy machine."""
-    stage, devices = "script" if job.is_script else "train", job.decision.action.devices
+    stage, devices = "script" if job.is_script else "train", job.action.devices
     took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
     command = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
     return say("measure again", took=took_seconds, command=command)
@@ -301,10 +294,10 @@ def _measure_again(job: JobRecord) -> str:
 
 def summary(jobs: Sequence[JobRecord]) -> str:
     """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
-    names: dict[str, list[str]] = defaultdict(list)
+    names_of: dict[str, list[str]] = defaultdict(list)
     for job in jobs:
-        names[phrase(job.decision)].append(job.name)
-    return " ".join(say("named", phrase=each, jobs=own) for each, own in names.items())
+        names_of[phrase(job.worth)].append(job.name)
+    return " ".join(say("named", phrase=text, jobs=names) for text, names in names_of.items())
 
 
 def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -> list[str]:
@@ -314,10 +307,10 @@ def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -
     if any(not model_text(job) for job in jobs):
         lines.append(say("not checked"))
     if busy:
-        share = max(run.others_share for job in busy for run in job.runs)
+        share = max(share_of_others(run.load) for job in busy for run in job.runs)
         names = [job.name for job in busy] if len(jobs) > 1 else []
         lines.append(say("legend of busy", jobs=names, share=share))
-    for worth in (job.decision.worth for job in jobs if job.decision.worth.is_elsewhere):
+    for worth in (job.worth for job in jobs if job.worth.is_elsewhere):
         keys = say("keys of ask" if is_asked else "keys of renting")
         line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)
         if worth.terms.worth_seconds and line not in lines:

@@ -60,7 +60,7 @@ class Number(Record):
 
 
 class Range(Record):
-    """Predicted gain."""
+    """Predicted speed-up."""
 
     low: float
     high: float
@@ -234,38 +234,38 @@ def read_answers() -> Answers:
 
 def _report() -> Path:
     """Return the folder of the report, which may be in the folder photofinish/."""
-    here = Path("report")
-    return here if (here / ANSWERS).is_file() else OWN_FOLDER / here
+    report = Path("report")
+    return report if (report / ANSWERS).is_file() else OWN_FOLDER / report
 
 
 def answer_of(verdict: Verdict) -> AnswerRecord:
     """Return the answer for an experiment, script or job."""
-    job, decision, worth = verdict.job, verdict.job.decision, verdict.job.one_training
+    job, worth = verdict.job, verdict.job.one_training
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.is_elsewhere:
         saved_seconds = Number.of(
             worth.here.seconds - gpu.time.seconds, worth.saved if worth.interval else None
         )
-    causes = [(run, found) for run in job.runs for found in run.causes]
+    causes = [(run, it) for run in job.runs for it in job.causes[run.device]]
     return AnswerRecord(
-        answer=decision.answer,
-        about=decision.about,
+        answer=job.worth.answer,
+        about=job.worth.about,
         jobs=worth.jobs,
         evidence=worth.basis,
         reason=worth.reason,
         lines=verdict.lines,
         action=ActionRecord(
-            kind=decision.action.kind, text=verdict.action, accelerator=decision.action.accelerator
+            kind=job.action.kind, text=verdict.action, accelerator=job.action.accelerator
         ),
         model=verdict.model,
         cpu_seconds=Number.of(worth.here.seconds, worth.here.interval),
-        gpu=decision.gpu_name,
+        gpu=job.worth.gpu_name,
         gpu_seconds=Number.of(gpu.time.seconds, gpu.time.interval) if gpu else None,
         speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
-            CauseRecord(device=run.device, part=found.of, cause=found.cause, text=cause(run, found))
-            for run, found in causes
+            CauseRecord(device=run.device, part=it.of, cause=it.cause, text=cause(run, it))
+            for run, it in causes
         ),
         suggestions=tuple(
             Suggestion(
@@ -276,17 +276,17 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
                 learns=remedy.learns,
                 command=commands(job.name, remedy)[0],
             )
-            for run, found in causes
-            for remedy in found.remedies
+            for run, it in causes
+            for remedy in it.remedies
         ),
         speedups=tuple(
             SpeedupRecord(
-                of=found.kind,
-                cpu_seconds=found.cpu_seconds,
-                gpu_seconds=found.device_seconds,
-                speedup=Number.of(found.ratio, found.interval),
+                of=speedup.kind,
+                cpu_seconds=speedup.cpu_seconds,
+                gpu_seconds=speedup.device_seconds,
+                speedup=Number.of(speedup.ratio, speedup.interval),
             )
-            for found in job.speedups.values()
+            for speedup in job.speedups.values()
         ),
         seeds=tuple(_seeds(job)),
         candidates=tuple(map(_candidate, job.options)),

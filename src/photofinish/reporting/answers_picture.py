@@ -45,19 +45,21 @@ def all_jobs(jobs: Sequence[JobRecord]) -> Picture:
     descriptions = []
     for y, job in enumerate(jobs):
         worth = job.one_training
-        name, here = job.name[:_LONGEST_NAME], worth.here.seconds
+        name, cpu_seconds = job.name[:_LONGEST_NAME], worth.here.seconds
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
-        texts = [f"{job.name}: {phrase(job.decision)}; {seconds(here)} here"]
+        texts = [f"{job.name}: {phrase(job.worth)}; {seconds(cpu_seconds)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
-            there, setup = worth.there_seconds, worth.terms.start_seconds
+            gpu_seconds, setup = worth.there_seconds, worth.terms.start_seconds
             colour, label = (YES, say("picture of saving")) if worth.is_yes else (SOFT, "_")
-            axes.plot([here, there], [y, y], color=colour, linewidth=2, label=label)
+            axes.plot([cpu_seconds, gpu_seconds], [y, y], color=colour, linewidth=2, label=label)
             if setup:
                 axes.plot(setup, y, "|", color=INK, markersize=9, label=say("picture of setup"))
             label = say("picture of there")
-            _dot(axes, y, there, worth.gpu.interval_with_start, "gpu", label)
-            texts.append(say("described there", time=there, gpu=gpu_words(worth), setup=setup))
-        _dot(axes, y, here, worth.here.interval, "cpu", say("picture of here"))
+            _dot(axes, y, gpu_seconds, worth.gpu.interval_with_start, "gpu", label)
+            texts.append(
+                say("described there", time=gpu_seconds, gpu=gpu_words(worth), setup=setup)
+            )
+        _dot(axes, y, cpu_seconds, worth.here.interval, "cpu", say("picture of here"))
         if not job.gpu:
             label = say("infinitely fast", limit=None)
             least = max(_TIMES[0], job.stays_seconds)

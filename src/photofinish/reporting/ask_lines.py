@@ -14,10 +14,11 @@ from photofinish.answer.record import (
     SECONDS_AN_HOUR,
     Candidate,
     DeviceLabel,
+    EpochStep,
     Findings,
     Grid,
+    Job,
     JobRecord,
-    RunRecord,
 )
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_words import cost_text, gpu_words, there_text
@@ -76,23 +77,23 @@ def write_job_answers(
     if files.json:
         as_json = [
             {
-                "job": asdict(each.job),
-                "answer": answer_of(verdict(each.record, command)).model_dump(mode="json"),
-                "records": each.measured,
+                "job": asdict(answer.job),
+                "answer": answer_of(verdict(answer.record, command)).model_dump(mode="json"),
+                "records": answer.measured,
             }
-            for each in answers
+            for answer in answers
         ]
         write_text_atomically(files.json, to_json(as_json))
     if files.html:
         from photofinish.reporting.report_page import page_of
 
-        page = page_of(Findings(tuple(each.record for each in answers), grid), command)
+        page = page_of(Findings(tuple(answer.record for answer in answers), grid), command)
         write_text_atomically(files.html, page.html)
 
 
 def repaid_line(hour: JobAnswer) -> str | None:
     """Return from how much training on a GPU pays off, by the answer for an hour, or None."""
-    job, worth = hour.record, hour.record.decision.worth
+    job, worth = hour.record, hour.record.worth
     if job.break_even:
         least_seconds = SECONDS_AN_HOUR * job.break_even.epochs / hour.job.epochs
         is_later = _LEAST_REPAID_SECONDS < least_seconds < math.inf
@@ -109,16 +110,16 @@ def repaid_line(hour: JobAnswer) -> str | None:
 
 def bars(job: JobRecord) -> list[str]:
     """Return a bar for this CPU and for each of the best GPUs, with cost and memory."""
-    decision, worth, run = job.decision, job.decision.worth, job.cpu
+    worth, run = job.worth, job.cpu
     mark = "~" if run.is_extrapolated else ""
     mark = "over " if run.is_bound else mark
-    here = _DrawnBar("this CPU", 0.0, run.whole_seconds, f"{mark}{seconds(run.whole_seconds)}")
-    rows = [here._replace(is_unsure=is_wide(worth.here.interval))]
-    if decision.is_here and worth.gpu:
-        there, is_sure = worth.gpu.time.seconds, not is_wide(worth.gpu.time.interval)
-        row = _DrawnBar(worth.gpu.name, 0.0, there, there_text(job) if is_sure else "")
+    cpu = _DrawnBar("this CPU", 0.0, run.whole_seconds, f"{mark}{seconds(run.whole_seconds)}")
+    rows = [cpu._replace(is_unsure=is_wide(worth.here.interval))]
+    if worth.is_here and worth.gpu:
+        time, is_sure = worth.gpu.time, not is_wide(worth.gpu.time.interval)
+        row = _DrawnBar(worth.gpu.name, 0.0, time.seconds, there_text(job) if is_sure else "")
         rows.append(row._replace(is_unsure=not is_sure))
-    rows += [] if decision.is_here else map(_row, _best(job))
+    rows += [] if worth.is_here else map(_row, _best(job))
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
@@ -141,11 +142,11 @@ def _best(job: JobRecord) -> list[Candidate]:
 
     GPUs whose times are known too vaguely are left out.
     """
-    known = [each for each in job.candidates if not is_wide(each.interval_with_start)]
-    known.sort(key=lambda each: (each.name != job.decision.gpu_name, each.value))
+    known = [gpu for gpu in job.candidates if not is_wide(gpu.interval_with_start)]
+    known.sort(key=lambda gpu: (gpu.name != job.worth.gpu_name, gpu.value))
     cheap = known[: _MOST_GPUS - 1]
-    others = [each for each in known if each not in cheap]
-    return [*cheap, *sorted(others, key=lambda each: each.time.seconds)[:1]]
+    others = [gpu for gpu in known if gpu not in cheap]
+    return [*cheap, *sorted(others, key=lambda gpu: gpu.time.seconds)[:1]]
 
 
 def _row(gpu: Candidate) -> _DrawnBar:
@@ -160,31 +161,31 @@ def _row(gpu: Candidate) -> _DrawnBar:
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
 
 
-def step_line(run: RunRecord) -> str | None:
+def step_line(run: Job, step: EpochStep) -> str | None:
     """Return the parts of a step, which add up to the step, or None if they are not known."""
-    if not run.step_share_seconds or not run.shares:
+    if not step.seconds or not step.shares:
         return None
     device = re.sub(r"\((R|TM)\)", "", run.device_name)
-    texts = [say("step bar", device=device, step=run.step_share_seconds)]
-    for part, share in run.shares.items():
+    texts = [say("step bar", device=device, step=step.seconds)]
+    for part, share in step.shares.items():
         bar = _JOB * round(20 * share) or "▏"
         texts += [f"{bar}{SHORT_PARTS.get(part, part)} {share:.0%}"] if share >= 0.005 else []
     return f"  {' '.join(texts)}"
 
 
-def seen_line(run: RunRecord, watched: Watched | None) -> str:
+def seen_line(run: Job, watched: Watched | None) -> str:
     """Return what was seen of a job, and what was not seen and is not counted."""
     figures = watched.figures if watched else None
     unseen = []
     if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
-    if run.stops_early or watched:
+    if watched or (run.settings and run.settings.stops_early):
         unseen.append(say("unseen stop"))
     if watched and watched.status != 0:
         unseen.append(say("unseen end"))
     if run.is_bound:
         return say("watched none")
-    seen = say("watched", count=run.done)
+    seen = say("watched", count=run.done_text)
     if watched and watched.figures and watched.figures.steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
     seen += f" {say('mapped', script=run.script)}" if run.script and run.script.cuda_at else ""
@@ -196,7 +197,7 @@ def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
 
     What the answer's own lines say is left out.
     """
-    decision, gpu = job.decision, job.gpu
+    worth, gpu = job.worth, job.gpu
     if watched and watched.process and watched.process.moves_nothing and not gpu:
         yield say("moves nothing")
     figures, loader = watched.figures if watched else None, None
@@ -204,13 +205,13 @@ def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
         loader = watched.process.loaders[figures.loader]
     if figures and loader and not loader.workers and (figures.waiting_share or 0) > _MUCH_WAITING:
         yield say("untried workers of a script")
-    if decision.worth.gpu and decision.worth.gpu.hides_loading:
-        yield say("hidden loading", script=job.cpu.script, gpu=gpu_words(decision.worth))
+    if worth.gpu and worth.gpu.hides_loading:
+        yield say("hidden loading", script=job.cpu.script, gpu=gpu_words(worth))
     script = job.cpu.script
-    if script and script.compiles and decision.worth.basis == "estimated":
-        yield say("eager estimate", gpu=gpu_words(decision.worth))
-    if gpu and gpu.launching_share > MOST_OF_IT:
-        yield say("launching", share=gpu.launching_share)
-    is_said = decision.answer == "Can't tell" and decision.gpu_name is None
+    if script and script.compiles and worth.basis == "estimated":
+        yield say("eager estimate", gpu=gpu_words(worth))
+    if job.launching_share > MOST_OF_IT:
+        yield say("launching", share=job.launching_share)
+    is_said = worth.answer == "Can't tell" and worth.gpu is None
     if job.not_counted and not gpu and not is_said:
         yield say("no estimates asked", why=job.not_counted)

@@ -5,63 +5,67 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from photofinish.answer.record import BUSY, JobRecord, KnownCause, Remedy, RunRecord
+from photofinish.answer.record import BUSY, DeviceLabel, Diagnosis, Job, JobRecord, Remedy
+from photofinish.machine.host import allowed_cores
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.wording import with_article
 
 _MOST_STALLS = 4
-_MENDS = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
+_FIXES = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
 
 
-def cause(run: RunRecord, found: KnownCause) -> str:
+def cause(run: Job, it: Diagnosis) -> str:
     """Return what a job or an epoch waits for, with times."""
-    if found.cause == "start-up-bound":
-        return say(found.cause, share=found.share, whole=run.whole_seconds)
-    if found.not_known:
-        return say("why: busy") if found.not_known == BUSY else found.not_known
-    if not found.is_apart:
-        return say("script waits", found=found) if found.share else found.cause
-    if found.cause in ("copy-bound", "input-bound"):
+    if it.cause == "start-up-bound":
+        return say(it.cause, share=it.share, whole=run.whole_seconds)
+    if it.not_known:
+        return say("why: busy") if it.not_known == BUSY else it.not_known
+    if not it.is_apart:
+        return say("script waits", it=it) if it.share else it.cause
+    if it.cause in ("copy-bound", "input-bound"):
         what = "copying"
-        if found.cause == "input-bound":
-            what = "the loader" if found.has_loader else "gathering"
-        return say("waits", what=say(what), found=found)
-    if found.cause == "launch-bound":
-        return say("fixed", found=found, run=run)
-    if found.cause == "compute-bound":
-        return say("arithmetic", share=found.share, threads=None)
-    return say("arithmetic", share=found.share, threads=run.threads, cores=run.cores)
+        if it.cause == "input-bound":
+            what = "the loader" if it.has_loader else "gathering"
+        return say("waits", what=say(what), it=it)
+    if it.cause == "launch-bound":
+        return say("fixed", it=it, run=run)
+    if it.cause == "compute-bound":
+        return say("arithmetic", share=it.share, threads=None)
+    cores = allowed_cores(run.host.cpu) if run.host.cpu else 1
+    return say("arithmetic", share=it.share, threads=run.host.threads or 1, cores=cores)
 
 
-def short_cause(run: RunRecord) -> str:
-    """Return what takes most of a job's time, or ""."""
-    text = _share(run.causes[0]) if run.causes else ""
-    return say("likely share", cause=text) if text and run.causes[0].likely else text
+def short_cause(job: JobRecord, device: DeviceLabel) -> str:
+    """Return what takes most of a job's time on a device, or ""."""
+    causes = job.causes[device]
+    text = _share(causes[0]) if causes else ""
+    return say("likely share", cause=text) if text and causes[0].likely else text
 
 
-def _share(found: KnownCause) -> str:
-    kind = found.likely or found.cause
+def _share(cause: Diagnosis) -> str:
+    kind = cause.likely or cause.cause
     if kind == "start-up-bound":
-        return say("share of start-up", share=found.share)
-    if (not found.is_apart and kind != "input-bound") or kind == "not known":
+        return say("share of start-up", share=cause.share)
+    if (not cause.is_apart and kind != "input-bound") or kind == "not known":
         return ""
     kinds = {
-        "input-bound": "share of loader" if found.is_apart else "share of waiting",
+        "input-bound": "share of loader" if cause.is_apart else "share of waiting",
         "copy-bound": "share of copying",
         "launch-bound": "share of launching",
     }
-    return say(kinds.get(kind, "share of arithmetic"), share=found.share)
+    return say(kinds.get(kind, "share of arithmetic"), share=cause.share)
 
 
-def advice(found: KnownCause) -> str:
+def advice(cause: Diagnosis) -> str:
     """Return what to change in params.yaml, or why nothing helps."""
-    if found.remedies:
-        tries = zip(("try", "or try"), found.remedies, strict=False)
+    if cause.remedies:
+        tries = zip(("try", "or try"), cause.remedies, strict=False)
         return " ".join(
-            say(kind, line=remedy_line(each), prediction=prediction(each)) for kind, each in tries
+            say(kind, line=remedy_line(remedy), prediction=prediction(remedy))
+            for kind, remedy in tries
         )
-    why = say(f"none: {found.no_remedy}" if found.no_remedy else "cause unknown")
+    why = say(f"none: {cause.no_remedy}" if cause.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
 
 
@@ -106,9 +110,9 @@ def _yaml(value: Any) -> str:
 
 def estimate_hints(job: JobRecord) -> Iterator[str]:
     """Yield what would change the estimate on the GPU of the answer."""
-    options = {each.accelerator.name: each for each in job.options}
-    option, worth = options.get(job.decision.gpu_name or ""), job.decision.worth
-    if job.decision.is_here or option is None or option.estimate is None:
+    options = {option.accelerator.name: option for option in job.options}
+    option, worth = options.get(job.worth.gpu_name or ""), job.worth
+    if worth.is_here or option is None or option.estimate is None:
         return
     gpu = with_article(option.accelerator.name)
     if job.cpu.script and job.cpu.script.compiles:
@@ -121,10 +125,10 @@ def estimate_hints(job: JobRecord) -> Iterator[str]:
 
 def stall_lines(job: JobRecord) -> Iterator[str]:
     """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
-    script, decision = job.cpu.script, job.decision
-    is_slower = decision.answer == "No" and not decision.is_here
-    if script is None or decision.gpu_name is None or is_slower:
+    script, worth = job.cpu.script, job.worth
+    is_slower = worth.answer == "No" and not worth.is_here
+    if script is None or worth.gpu is None or is_slower:
         return
     for stall in script.stalls[:_MOST_STALLS]:
-        mend = say(_MENDS.get(stall.what, "read back"))
-        yield say("stall of a mask" if stall.what == "a mask" else "stall", stall=stall, mend=mend)
+        fix = say(_FIXES.get(stall.what, "read back"))
+        yield say("stall of a mask" if stall.what == "a mask" else "stall", stall=stall, fix=fix)

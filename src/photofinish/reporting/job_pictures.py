@@ -52,16 +52,16 @@ _NAME_WIDTH, _NAME_HEIGHT = 75, 9
 
 
 class _Line(NamedTuple):
-    """Time that begins with a start and grows with each run or epoch."""
+    """Time that begins with a start and grows with each run."""
 
     name: str
     start_seconds: float
-    each_seconds: float
+    run_seconds: float
 
 
 def job_pictures(job: JobRecord) -> list[Picture]:
     pictures = when_rent_pays(job), which_gpu(job), where_a_step_goes(job), losses(job)
-    return [each for each in pictures if each]
+    return [picture for picture in pictures if picture]
 
 
 @rc_context(SMALL_STYLE)
@@ -70,23 +70,23 @@ def when_rent_pays(job: JobRecord) -> Picture | None:
 
     Return None where it pays at once, or where the number of runs is not known or large.
     """
-    worth = job.decision.worth
+    worth = job.worth
     gpu, runs = worth.gpu, worth.runs
     if gpu is None or runs is None or worth.is_yes or is_wide(gpu.time.interval):
         return None
-    terms, there = worth.terms, gpu.time.seconds
+    terms, gpu_seconds = worth.terms, gpu.time.seconds
     lines = (
         _Line(say("picture of here"), 0.0, worth.here.seconds),
-        _Line(say("rented", gpu=gpu.name), terms.start_seconds, there),
-        _Line(say("and minimum", worth=worth), terms.least_seconds, there),
+        _Line(say("rented", gpu=gpu.name), terms.start_seconds, gpu_seconds),
+        _Line(say("and minimum", worth=worth), terms.least_seconds, gpu_seconds),
     )
-    crossing = terms.least_seconds / (worth.here.seconds - there)
+    crossing = terms.least_seconds / (worth.here.seconds - gpu_seconds)
     most = max(2.0, 2 * crossing, 1.2 * runs.surely)
     figure, axes = panel(SMALL, _HEIGHT)
-    size, time_unit = _unit(max(each.start_seconds + most * each.each_seconds for each in lines))
+    size, time_unit = _unit(max(line.start_seconds + most * line.run_seconds for line in lines))
     looks = ("cpu", LINES["cpu"]), ("gpu", LINES["gpu"]), ("gpu", ":")
-    for (label, start_seconds, each_seconds), (device, style) in zip(lines, looks, strict=True):
-        ends = start_seconds / size, (start_seconds + most * each_seconds) / size
+    for (label, start_seconds, run_seconds), (device, style) in zip(lines, looks, strict=True):
+        ends = start_seconds / size, (start_seconds + most * run_seconds) / size
         axes.plot((0, most), ends, style, color=DEVICE_COLOURS[device], label=label)
     axes.axvspan(*runs, color=INK, alpha=0.12, linewidth=0)
     axes.set(xlabel="runs", ylabel=time_unit, xlim=(0, most))
@@ -94,7 +94,7 @@ def when_rent_pays(job: JobRecord) -> Picture | None:
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.legend(loc="outside upper left", ncols=2)
     note = say("sentence", text=runs_text(runs))
-    texts = [say("described line", it=each) for each in lines]
+    texts = [say("described line", it=line) for line in lines]
     description = say("described lines", unit="runs", lines=texts, note=note)
     name = f"pays-{job.name}"
     return as_picture(figure, name, say("pays picture"), description, note)
@@ -106,22 +106,22 @@ def which_gpu(job: JobRecord) -> Picture | None:
 
     Return None where no GPU pays, or where all take about as long.
     """
-    decision = job.decision
-    if decision.worth.gpu is None or (decision.is_here and not decision.worth.is_yes):
+    worth = job.worth
+    if worth.gpu is None or (worth.is_here and not worth.is_yes):
         return None
-    found = [each for each in job.candidates if each.cost and not is_wide(each.time.interval)]
-    found.sort(key=lambda each: (each.name != decision.gpu_name, each.value))
-    found = found[:_MOST_GPUS]
-    times = [each.with_start_seconds for each in found]
+    gpus = [gpu for gpu in job.candidates if gpu.cost and not is_wide(gpu.time.interval)]
+    gpus.sort(key=lambda gpu: (gpu.name != worth.gpu_name, gpu.value))
+    gpus = gpus[:_MOST_GPUS]
+    times = [gpu.with_start_seconds for gpu in gpus]
     if max(times, default=0.0) <= _LEAST_APART * min(times, default=0.0):
         return None
-    costs = [each.cost or 0.0 for each in found]
+    prices = [gpu.terms.price for gpu in gpus if gpu.terms.price]
+    costs, currency = [gpu.cost or 0.0 for gpu in gpus], prices[0].currency
     figure, axes = panel(SMALL, _HEIGHT)
     size, unit = _unit(max(times))
-    for gpu, time, cost in zip(found, times, costs, strict=True):
-        look = "full" if gpu.name == decision.gpu_name else "none"
+    for gpu, time, cost in zip(gpus, times, costs, strict=True):
+        look = "full" if gpu.name == worth.gpu_name else "none"
         axes.plot(time / size, cost, "o", color=DEVICE_COLOURS["gpu"], fillstyle=look)
-    currency = job.currency
     spread = max(max(times) - min(times), 0.2 * max(times)) / size
     right = max(times) / size + 0.6 * spread  # leaves room for names
     axes.set(xlabel=unit, ylabel=currency, xlim=(min(times) / size - 0.15 * spread, right))
@@ -131,12 +131,11 @@ def which_gpu(job: JobRecord) -> Picture | None:
     axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.xaxis.set_major_locator(MaxNLocator(4))
-    names = list(map(_marked, found))
+    names = list(map(_marked, gpus))
     figure.draw_without_rendering()  # lays the axes out, on which the names depend
     _name_dots(axes, [time / size for time in times], costs, names)
-    prices = [each.terms.price for each in found if each.terms.price]
-    dates = [each.as_of for each in prices if each.as_of]
-    setup_seconds = max(each.terms.start_seconds for each in found)
+    dates = [price.as_of for price in prices if price.as_of]
+    setup_seconds = max(gpu.terms.start_seconds for gpu in gpus)
     note = say("gpus note", setup=setup_seconds, oldest=min(dates, default=None)).strip()
     texts = [
         say("described gpu", name=name, time=time, cost=money(cost, currency))
@@ -176,25 +175,26 @@ def _name_dots(
 @rc_context(SMALL_STYLE)
 def where_a_step_goes(job: JobRecord) -> Picture | None:
     """Draw a bar for each device of a step's parts, which add up to the step."""
-    runs = [run for run in job.runs if run.shares and run.step_share_seconds]
-    if not runs:
+    steps = {device: step for device, step in job.steps.items() if step.shares and step.seconds}
+    if not steps:
         return None
-    figure, axes = panel(SMALL, 0.6 + 0.85 * len(runs))
-    names = dict.fromkeys(part for run in runs for part in run.shares)
-    parts = {part: [run.shares.get(part, 0.0) for run in runs] for part in names}
-    begin, devices, texts = [0.0] * len(runs), [], []
+    figure, axes = panel(SMALL, 0.6 + 0.85 * len(steps))
+    names = dict.fromkeys(part for step in steps.values() for part in step.shares)
+    parts = {part: [step.shares.get(part, 0.0) for step in steps.values()] for part in names}
+    begin, devices, texts = [0.0] * len(steps), [], []
     for part, shares in parts.items():
-        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{each:.0%}' for each in shares)}"
-        axes.barh(range(len(runs)), shares, 0.4, begin, color=_PART_COLOURS[part], label=name)
+        name = f"{SHORT_PARTS.get(part, part)} {' | '.join(f'{share:.0%}' for share in shares)}"
+        axes.barh(range(len(steps)), shares, 0.4, begin, color=_PART_COLOURS[part], label=name)
         begin = [start + share for start, share in zip(begin, shares, strict=True)]
         texts.append(name)
-    for y, run in enumerate(runs):
-        devices.append(say("device step", device=run.device.upper(), step=run.step_share_seconds))
+    for y, (device, step) in enumerate(steps.items()):
+        devices.append(say("device step", device=device.upper(), step=step.seconds))
         axes.text(0, y - 0.26, devices[-1], va="bottom")
-    axes.set(xlim=(0, 1), ylim=(len(runs) - 0.6, -0.75))
+    axes.set(xlim=(0, 1), ylim=(len(steps) - 0.6, -0.75))
     axes.set_axis_off()
-    figure.legend(loc="outside lower left", ncols=3 - len(runs))
-    note = say("in graphs") if any(run.in_graphs for run in runs) else ""
+    figure.legend(loc="outside lower left", ncols=3 - len(steps))
+    captured = [run for run in job.runs if run.device in steps and run.in_graphs]
+    note = say("in graphs") if captured else ""
     description = say("described step", devices=devices, parts=texts)
     return as_picture(figure, f"step-{job.name}", say("step picture"), description, note)
 
@@ -208,13 +208,13 @@ def losses(job: JobRecord) -> Picture | None:
     histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
     histories = [(run.device.upper(), run.device, run.history) for run in job.runs]
     if recorded := job.model.record:
-        same = next(each for each in job.recorded if each.scores and each.gpu == recorded.gpu)
-        histories.append((f"{recorded.gpu}*", "gpu", same.history))
+        same = next(run for run in job.recorded if run.scores and run.gpu == recorded.gpu)
+        histories.append((f"{recorded.gpu}*", "gpu", same.job.history))
     shortest = min(len(history) for _, _, history in histories)
     curves = []
     for label, device, history in histories:
-        points = [(each.epoch, each.training_loss) for each in history[:shortest]]
-        if finite := [each for each in points if math.isfinite(each[1])]:
+        losses_of = {epoch.epoch: epoch.training_loss for epoch in history[:shortest]}
+        if finite := [(epoch, loss) for epoch, loss in losses_of.items() if math.isfinite(loss)]:
             curves.append((label, device, finite))
     if len(curves) < 2:
         return None
@@ -238,4 +238,4 @@ def losses(job: JobRecord) -> Picture | None:
 def _unit(most_seconds: float) -> tuple[float, str]:
     """Return the unit of an axis of times: its seconds, and its name."""
     units = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"))
-    return next((each for each in units if most_seconds >= 2 * each[0]), units[-1])
+    return next((unit for unit in units if most_seconds >= 2 * unit[0]), units[-1])

@@ -9,10 +9,10 @@ from photofinish.wording import counted
 
 def model_text(job: JobRecord) -> str:
     """Return whether the GPU trains the same model, or an empty text where no GPU ran."""
-    found = job.model
-    if found.parity:
-        return _likeness(found.parity)
-    if record := found.record:
+    model = job.model
+    if model.parity:
+        return _likeness(model.parity)
+    if record := model.record:
         if record.diverges_at:
             return say("step apart", record=record)
         if record.epochs is None:
@@ -21,10 +21,10 @@ def model_text(job: JobRecord) -> str:
             return say("losses apart", record=record)
         kind = "step and losses alike" if record.has_first_step else "losses alike"
         return say(kind, record=record, epochs=counted(record.epochs, "epoch"))
-    if found.script:
-        text = say(found.script.kind, found=found.script)
-        return say("on a rented GPU", text=text, gpu=found.rented) if found.rented else text
-    return "" if found.why_not == "no GPU trained" else say("a script's model")
+    if model.script:
+        text = say(model.script.kind, it=model.script)
+        return say("on a rented GPU", text=text, gpu=model.rented) if model.rented else text
+    return "" if model.why_not == "no GPU trained" else say("a script's model")
 
 
 def _likeness(parity: Parity) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, fields
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from photofinish.answer.record import Findings, JobRecord, RunRecord
+from photofinish.answer.record import Findings, Job, JobRecord
 from photofinish.files import to_csv, to_json, write_text_atomically
 from photofinish.reporting import tables
 from photofinish.reporting.answers import Answers, write_answers
@@ -82,7 +83,12 @@ def history_rows(jobs: Iterable[JobRecord]) -> Rows:
         asdict(epoch) | {"training_seconds_so_far": training_seconds} | _names(job, run)
         for job in jobs
         for run in job.runs
-        for epoch, training_seconds in zip(run.history, run.so_far_seconds, strict=True)
+        if (model := run.trained)
+        for epoch, training_seconds in zip(
+            model.history,
+            accumulate(timing.training_seconds for timing in model.epochs),
+            strict=True,
+        )
     ]
 
 
@@ -92,13 +98,13 @@ def confusion_rows(jobs: Iterable[JobRecord]) -> Rows:
         _names(job, run) | {"actual": actual, "predicted": predicted, "images": count}
         for job in jobs
         for run in job.runs
-        if run.scores
-        for actual, counts in zip(run.class_names, run.scores.confusion, strict=False)
-        for predicted, count in zip(run.class_names, counts, strict=True)
+        if (model := run.trained)
+        for actual, counts in zip(model.class_names, model.scores.confusion, strict=False)
+        for predicted, count in zip(model.class_names, counts, strict=True)
     ]
 
 
-def _names(job: JobRecord, run: RunRecord) -> dict[str, Any]:
+def _names(job: JobRecord, run: Job) -> dict[str, Any]:
     """Return experiment, device, and both joined, for tools that group by a single column."""
     return {"experiment": job.name, "device": run.device, "run": f"{job.name} {run.device}"}
 

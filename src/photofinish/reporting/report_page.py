@@ -79,9 +79,9 @@ def _pictures(record: Findings) -> tuple[list[Picture], list[list[Picture]]]:
 
 def _answers(verdicts: list[Verdict], *, is_asked: bool) -> Answers:
     """Return the answers alone, without evidence."""
-    jobs = [each.job for each in verdicts]
-    answers = {each.job.name: answer_of(each) for each in verdicts}
-    texts = [line for each in answers.values() for line in each.lines]
+    jobs = [verdict.job for verdict in verdicts]
+    answers = {verdict.job.name: answer_of(verdict) for verdict in verdicts}
+    texts = [line for answer in answers.values() for line in answer.lines]
     return Answers(
         summary=summary(jobs),
         answers=answers,

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from photofinish.answer.record import (
+    Job,
     JobRecord,
     Layer,
     OverSeeds,
     Parity,
-    RunRecord,
     Speedup,
     metric_texts,
 )
@@ -68,11 +68,11 @@ def verdict(job: JobRecord, command: Sequence[str] | None = None) -> Verdict:
     )
 
 
-def _evidence_of_both(job: JobRecord, gpu: RunRecord) -> Iterator[str]:
+def _evidence_of_both(job: JobRecord, gpu: Job) -> Iterator[str]:
     if epoch := job.speedups.get("epoch"):
         gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
         yield say("epochs", it=epoch, faster=gain, verdict=winner, cpu=job.cpu, gpu=gpu)
-    yield from [*_why(job.cpu), *_why(gpu)]
+    yield from [*_why(job, job.cpu), *_why(job, gpu)]
     if scores := _scores(job.cpu, gpu, job.parity):
         yield scores
         return
@@ -81,7 +81,7 @@ def _evidence_of_both(job: JobRecord, gpu: RunRecord) -> Iterator[str]:
         yield say("metrics", cpu=on_cpu, gpu=on_gpu)
 
 
-def _scores(cpu: RunRecord, gpu: RunRecord, parity: Parity | None) -> str:
+def _scores(cpu: Job, gpu: Job, parity: Parity | None) -> str:
     """Return where trained models first differ, and the main score of both devices."""
     if not (cpu.scores and gpu.scores):
         return ""
@@ -89,7 +89,7 @@ def _scores(cpu: RunRecord, gpu: RunRecord, parity: Parity | None) -> str:
     on_cpu, on_gpu = cpu.scores.main_text(), gpu.scores.main_text()
     values = {"name": cpu.scores.main_name, "cpu": on_cpu, "gpu": on_gpu}
     if parity and parity.epochs is not None:
-        return say("scores after", **values, cpu_timed=cpu.timed, gpu_timed=gpu.timed)
+        return say("scores after", **values, cpu_timed=cpu.timed_text, gpu_timed=gpu.timed_text)
     if parity and (divergence := parity.first_divergence):
         texts.append(say("divergence", layer=divergence, finding=layer_finding(divergence, parity)))
     elif parity and parity.likeness == "not shown" and not parity.difference:
@@ -98,15 +98,15 @@ def _scores(cpu: RunRecord, gpu: RunRecord, parity: Parity | None) -> str:
 
 
 def _evidence_of_cpu(job: JobRecord) -> Iterator[str]:
-    cpu, worth, what = job.cpu, job.decision.worth, "ran"
+    cpu, worth, what = job.cpu, job.worth, "ran"
     if cpu.scores:
-        what = say("trained in part", timed=cpu.timed) if cpu.is_extrapolated else "trained"
+        what = say("trained in part", timed=cpu.timed_text) if cpu.is_extrapolated else "trained"
     yield say("ran", it=cpu, what=what, scores=cpu.scores.in_words if cpu.scores else "")
     if worth.about == "any GPU" and worth.reason == "start-up" and cpu.has_steps:
         return
     if cpu.has_steps and job.not_counted:
         yield say("no estimates", why=job.not_counted)
-    yield from _why(cpu)
+    yield from _why(job, cpu)
     yield from estimate_hints(job)
 
 
@@ -157,21 +157,22 @@ def layer_finding(layer: Layer, parity: Parity) -> str:
     return say("only one" if layer.at else "they differ", layer=layer)
 
 
-def _why(run: RunRecord) -> list[str]:
+def _why(job: JobRecord, run: Job) -> list[str]:
     """Return the cause of an epoch's time, then the cause of the job's time."""
     if not run.has_steps:
         return [say("no steps")] if run.device == "cpu" else []
-    if not run.causes:
+    causes = job.causes[run.device]
+    if not causes:
         return []
-    found, kind = run.causes[-1], "cause"
-    if found.likely:
+    main, kind = causes[-1], "cause"
+    if main.likely:
         kind = "likely cause"
-    elif found.not_known:
+    elif main.not_known:
         kind = "unknown cause"
-    sentences = [say(kind, device=run.device.upper(), found=found, cause=cause(run, found))]
-    if found.remedies or found.no_remedy:
-        sentences.append(advice(found))
-    sentences += [say("another cause", cause=cause(run, other)) for other in run.causes[:-1]]
+    sentences = [say(kind, device=run.device.upper(), it=main, cause=cause(run, main))]
+    if main.remedies or main.no_remedy:
+        sentences.append(advice(main))
+    sentences += [say("another cause", cause=cause(run, other)) for other in causes[:-1]]
     return [" ".join(sentences)]
 
 
@@ -185,12 +186,12 @@ def _cautions(job: JobRecord) -> Iterator[str]:
         device = run.device.upper()
         if run.busy:
             yield say("busy times", device=device, why=run.busy)
-        elif run.busy_steps and not job.is_script:
+        elif run.step_warnings and not job.is_script:
             command = measure_again([f"measure-{run.device}@{job.name}"])
-            yield say("busy steps", device=device, why=run.busy_steps, command=command)
+            yield say("busy steps", device=device, why=run.step_warnings, command=command)
     if any(job.figures[run.device].get("resumed_at_epochs") for run in job.runs):
         yield say("interrupted")
-    if not job.is_deterministic:
+    if job.cpu.settings and job.cpu.settings.values["deterministic"] != "True":
         yield say("not deterministic")
     hosts = [job.figures[run.device]["host_name"] for run in job.runs]
     if len(set(hosts)) > 1:
@@ -204,9 +205,9 @@ def _time_limit(job: JobRecord) -> str:
     return say(
         "time limit",
         it=run,
-        timed=run.timed,
+        timed=run.timed_text,
         limit="`time_limit`" if run.scores else "",
         ends=say("as busy as now") if run.busy else ends,
         early=say("stops early") if run.may_stop_early else "",
-        done=run.done if run.scores else "",  # else it was a sample of steps
+        done=run.done_text if run.scores else "",  # else it was a sample of steps
     )

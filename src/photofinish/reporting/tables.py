@@ -22,7 +22,7 @@ from photofinish.reporting.answer_words import (
 from photofinish.reporting.page import VERDICT, Table
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import NOTHING, THE_SAME
-from photofinish.results.figures import FIGURES
+from photofinish.results.figures import FIGURES, Figure
 from photofinish.wording import interval_text, is_wide, listed, seconds, times, utc_day, utc_minute
 
 Rows = list[dict[str, Any]]
@@ -48,7 +48,7 @@ def _with_ends(name: str, label: str | None = None, **places: Any) -> tuple[Plac
     return Places(name, label, **places), Places(f"{name}_low"), Places(f"{name}_high")
 
 
-COLUMNS = (
+COLUMNS: tuple[Places | Figure, ...] = (
     *map(Places, ("experiment", "device", "status")),
     *map(Places, ("answer", "answer_for", "answer_by", "answer_reason")),
     Places("device_name", "hardware"),
@@ -60,7 +60,7 @@ COLUMNS = (
     Places("test_loss", "test loss", "{:.4f}".format, dvc=True),
     Places("macro_f1", "macro F1", "{:.4f}".format, dvc=True),
     Places("test_metrics", "test metrics"),
-    *(Places(each.name, each.label, each.write, each.csv, each.dvc) for each in FIGURES),
+    *FIGURES,
     *_with_ends("job_seconds", "whole job", write=seconds, dvc=True),
     Places("job_extrapolated", "whole job extrapolated"),
     *_with_ends("step_speedup", dvc=True),
@@ -87,7 +87,7 @@ COLUMNS = (
     Places("steps", "steps", csv=False),
 )
 """Figures in the order of comparison.csv and of the page. A new figure is one more line."""
-CSV_COLUMNS = tuple(each.name for each in COLUMNS if each.csv)
+CSV_COLUMNS = tuple(column.name for column in COLUMNS if column.csv)
 
 
 def comparison_rows(jobs: Iterable[JobRecord]) -> Rows:
@@ -98,7 +98,7 @@ def comparison_rows(jobs: Iterable[JobRecord]) -> Rows:
 
 def comparison_metrics(job: JobRecord) -> dict[str, Any]:
     """Return the figures for `dvc metrics`, by device."""
-    shown = [each.name for each in COLUMNS if each.dvc]
+    shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}
     for run in job.runs:
         figures = job.figures[run.device]
@@ -119,18 +119,19 @@ def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
     Columns without a cell are left out.
     """
     rows, on_gpu = [], "on a GPU"
-    if any(each.job.decision.worth.terms.start_seconds for each in verdicts):
+    if any(verdict.job.worth.terms.start_seconds for verdict in verdicts):
         on_gpu = "on a GPU, with setup"
-    for each in verdicts:
-        worth, there = each.job.decision.worth, there_text(each.job)
+    for verdict in verdicts:
+        job, worth = verdict.job, verdict.job.worth
+        on_it = there_text(job)
         row = {
-            "job": each.job.name,
-            VERDICT: phrase(each.job.decision),
-            "on this CPU": here_text(each.job, worth),
-            on_gpu: there and say("time there", time=there, gpu=gpu_words(worth)),
+            "job": job.name,
+            VERDICT: phrase(worth),
+            "on this CPU": here_text(job, worth),
+            on_gpu: on_it and say("time there", time=on_it, gpu=gpu_words(worth)),
             "saves": saving_text(worth),
             "cost": cost_text(worth.gpu) if worth.gpu else "",
-            "next": say("what next", action=each.action),
+            "next": say("what next", action=verdict.action),
         }
         rows.append(row)
     filled = [heading for heading in rows[0] if any(row[heading] for row in rows)]
@@ -140,16 +141,16 @@ def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
 def speedup_table(job: JobRecord) -> Table:
     """Return three rows if a GPU trained the experiment."""
     rows = []
-    for found in job.speedups.values():
+    for speedup in job.speedups.values():
         row = {
-            "of": say(found.kind),
-            "CPU": seconds(found.cpu_seconds),
-            "GPU": seconds(found.device_seconds),
-            "speed-up": times(found.ratio),
+            "of": say(speedup.kind),
+            "CPU": seconds(speedup.cpu_seconds),
+            "GPU": seconds(speedup.device_seconds),
+            "speed-up": times(speedup.ratio),
             "range": NOTHING
-            if found.interval is None or is_wide(found.interval)
-            else interval_text(found.interval),
-            "verdict": sentences.in_words(found),
+            if speedup.interval is None or is_wide(speedup.interval)
+            else interval_text(speedup.interval),
+            "verdict": sentences.in_words(speedup),
         }
         rows.append(row)
     if rows and job.cpu.is_extrapolated:
@@ -209,20 +210,21 @@ def references_table(job: JobRecord) -> Table:
     The score of a training with other settings, such as another seed, is left out.
     """
     rows = []
-    for each in job.recorded:
-        day, mark = utc_day(each.started_at_unix_seconds), ""
-        if each.is_extrapolated:
-            mark = say("extrapolated", timed=each.timed)
+    for recorded in job.recorded:
+        run, mark = recorded.job, ""
+        if run.is_extrapolated:
+            mark = say("extrapolated", timed=run.timed_text)
+        day = utc_day(run.started_at_unix_seconds)
         row = {
-            "hardware": each.hardware,
-            "recorded elsewhere": say("day and machine", day=day, machine=each.machine),
-            "epoch (mean)": seconds(each.epoch.device_seconds),
-            "speed-up": times(each.epoch.ratio),
-            "total": f"{seconds(each.whole_seconds)}{mark}",
-            "test": say("score after", scores=each.scores, timed=each.timed)
-            if each.scores
+            "hardware": run.hardware,
+            "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
+            "epoch (mean)": seconds(recorded.epoch.device_seconds),
+            "speed-up": times(recorded.epoch.ratio),
+            "total": f"{seconds(run.whole_seconds)}{mark}",
+            "test": say("score after", scores=recorded.scores, timed=run.timed_text)
+            if recorded.scores
             else say("another training"),
-            "unreliable": "; ".join(each.busy) or "no",
+            "unreliable": "; ".join(run.busy) or "no",
         }
         rows.append(row)
     return rows

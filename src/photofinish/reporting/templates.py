@@ -110,13 +110,13 @@ TEMPLATES = {
     "stay here for few": "stay on this CPU. {runs}.",
     "rent for some": "for one run, stay on this CPU; for {action.runs.surely} or more, {rent}.",
     "runs": "Renting pays off after {runs} runs",
-    "GPU of yours": "On {gpu} of your own: {speedup}.",
+    "your own GPU": "On {gpu} of your own: {speedup}.",
     # The second line: whether the model is the same.
     "a script's model": "not checked, as no first step was recorded on both devices",
     "on a rented GPU": "{text}* on a {gpu}",
     "identical": "yes, bit for bit (first step)",
     "same step": "yes, within rounding (first step)",
-    "other step": "no, the first step differs ({found.layer})",
+    "other step": "no, the first step differs ({it.layer})",
     "unseeded": "can't compare; call `torch.manual_seed(0)` before building the network",
     "other batches": "can't compare; GradScaler skipped other batches",
     "other inputs": "can't compare; the first batches differ (unseeded shuffle, or drawn on the "
@@ -126,7 +126,7 @@ TEMPLATES = {
     "losses alike": "yes so far* ({epochs} of losses, {record.gpu})",
     "step alike": "yes so far* (first step, {record.gpu})",
     "step and losses alike": "yes so far* (first step and {epochs} of losses, {record.gpu})",
-    "step apart": "no*, from the {record.diverges_at} on ({record.gpu})",
+    "step apart": "no*, starting with the {record.diverges_at} ({record.gpu})",
     "losses apart": "unclear, losses differ in epoch 1 ({record.gpu}*)",
     "model: identical": "yes, bit for bit",
     "model: same within rounding": "yes, within rounding",
@@ -137,7 +137,7 @@ TEMPLATES = {
     "over epochs": "{words} over the {epochs:n epoch} that both trained",
     "within": "yes, within {margin:points} ({ends})",
     "seeds wanted": "unclear, accuracy on the {points}[; `seeds: {seeds}` would settle it]",
-    "differ from": "no, from the {layer.name} on",
+    "differ from": "no, starting with the {layer.name}",
     "differ by": "no, accuracy on the {points}",
     "points": "GPU {mean:+.1f} points ({ends})",
     # All answers, and the legend below them.
@@ -190,8 +190,8 @@ TEMPLATES = {
     "Two seeds differ by {two_seeds}.",
     "seeds of both": "Over {count} seeds, the {it.scores.main_name} differs by {apart} between the "
     "devices and by {two_seeds} between two seeds.",
-    "cause": "On the {device}, {cause} ({found.cause}).",
-    "likely cause": "On the {device}, an epoch is probably {found.likely}, but {cause}.",
+    "cause": "On the {device}, {cause} ({it.cause}).",
+    "likely cause": "On the {device}, an epoch is probably {it.likely}, but {cause}.",
     "unknown cause": "Couldn't tell what limits an epoch on the {device}: {cause}.",
     "another cause": "Also, {cause}.",
     # Speed-ups.
@@ -204,14 +204,14 @@ TEMPLATES = {
     "cpu faster": "the CPU is faster",
     # Causes and suggestions.
     "start-up-bound": "start-up is {share:.0%} of the job's {whole:time}",
-    "script waits": "waiting for batches is {found.share:.0%} of an epoch: {found.seconds:time} a "
-    "batch, while a step takes {found.step_seconds:time}",
-    "waits": "{what} takes {found.share:.0%} of an epoch: {found.seconds:time} a batch, "
-    "while a step takes {found.step_seconds:time}",
+    "script waits": "waiting for batches is {it.share:.0%} of an epoch: {it.seconds:time} a "
+    "batch, while a step takes {it.step_seconds:time}",
+    "waits": "{what} takes {it.share:.0%} of an epoch: {it.seconds:time} a batch, "
+    "while a step takes {it.step_seconds:time}",
     "copying": "copying to the device",
     "the loader": "the loader",
     "gathering": "gathering batches",
-    "fixed": "{found.seconds:time} of a step's {found.step_seconds:time} don't depend on the batch "
+    "fixed": "{it.seconds:time} of a step's {it.step_seconds:time} don't depend on the batch "
     "size: launching operations and updating {run.parameter_count:,} weights",
     "arithmetic": "compute is {share:.0%} of a step[, with {threads:n thread} for {cores:n core}]",
     "try": "Try `{line}`: {prediction}.",
@@ -295,7 +295,7 @@ TEMPLATES = {
     "infinitely fast": "an infinitely fast GPU[: {limit:time}]",
     "rented": "{gpu} with setup",
     "and minimum": "+ {worth.terms.worth_seconds:time} minimum",
-    "described line": "{it.name}, {it.start_seconds:time} and {it.each_seconds:time} for each",
+    "described line": "{it.name}, {it.start_seconds:time} and {it.run_seconds:time} for each",
     "described lines": "Time over {unit}. {lines:list}. {note}",
     "pays picture": "When does renting pay?",
     "gpus picture": "Which GPU?",
@@ -325,15 +325,17 @@ TEMPLATES = {
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
     "unseen": "Not counted, as not seen: {what:commas}.",
+    "trained together": "Times are of all processes: {ranks} on the CPU[, {gpus} with a GPU each]. "
+    "Estimates are of one GPU with the batches of all.",
     "mapped": "{script.cuda_at} asks for a GPU without checking: in this run, cuda meant the CPU.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
     "unseen end": "what follows the last step",
     "few steps seen": "Raise --seconds for a better answer.",
     "stall": "{stall.file}:{stall.line} calls `{stall.what}` in every step, so the CPU waits for "
-    "the GPU. {mend}",
+    "the GPU. {fix}",
     "stall of a mask": "{stall.file}:{stall.line} indexes with a mask in every step, so the CPU "
-    "waits for the GPU. {mend}",
+    "waits for the GPU. {fix}",
     "read back": "Call it every 50 steps.",
     "keep size": "Its result's size is read back; `torch.where` keeps the size.",
     "make there": "Create the tensor on the GPU with `device=`.",

@@ -31,13 +31,15 @@ class Figure:
     """True if it is missing for a job that is timed as a whole."""
 
 
-def _median_step(job: Job) -> float | None:
-    return job.median_step_seconds if job.step_seconds else None
-
-
 _OF_STEPS: dict[str, Any] = {"dvc": True, "needs_steps": True}
 FIGURES = (
-    Figure("step_seconds", _median_step, "step (median)", "median_step_seconds", **_OF_STEPS),
+    Figure(
+        "step_seconds",
+        lambda job: job.median_step_seconds if job.step_seconds else None,
+        "step (median)",
+        "median_step_seconds",
+        **_OF_STEPS,
+    ),
     Figure(
         "epoch_seconds",
         lambda job: job.median_epoch_seconds,

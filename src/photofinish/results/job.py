@@ -19,7 +19,14 @@ from photofinish.results.measurements import (
     StepAttribution,
 )
 from photofinish.results.timed_parts import EpochByParts
-from photofinish.results.trained import DeviceLabel, FirstScriptSteps, FirstStep, Trained
+from photofinish.results.trained import (
+    DeviceEvaluation,
+    DeviceLabel,
+    FirstScriptSteps,
+    FirstStep,
+    Trained,
+)
+from photofinish.wording import counted
 
 
 class TimedShare(NamedTuple):
@@ -219,6 +226,44 @@ class Job:
     def history(self) -> Sequence[EpochMetrics]:
         """Epochs of the training, or empty without one."""
         return self.trained.history if self.trained else ()
+
+    @property
+    def scores(self) -> DeviceEvaluation | None:
+        """Scores of the trained model."""
+        return self.trained.scores if self.trained else None
+
+    @property
+    def in_graphs(self) -> bool:
+        """True if CUDA graphs trained it."""
+        taken = self.trained.steps_taken if self.trained else None
+        return taken is not None and taken.kind == "graph"
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """True if not all of the job was timed."""
+        return self.untimed_epochs > 0
+
+    @property
+    def timed_text(self) -> str:
+        """Text such as `3 of 50 epochs`, or `50 epochs` if all of the job was timed."""
+        whole = counted(round(self.timed.of), self.timed.unit)
+        return f"{round(self.timed.done):,} of {whole}" if self.is_extrapolated else whole
+
+    @property
+    def done_text(self) -> str:
+        """Text such as `3 epochs`: those that were timed."""
+        return counted(round(self.timed.done), self.timed.unit)
+
+    @property
+    def seen_step_seconds(self) -> float:
+        """Mean of the timed steps, or a bound on it."""
+        steps = [part for part in self.parts if part.holds == "steps"]
+        return sum(part.seconds for part in steps) / (sum(part.steps for part in steps) or 1.0)
+
+    @property
+    def uncounted(self) -> Sequence[str]:
+        """Operators of a step without a formula for their arithmetic."""
+        return self.operations.without_formula if self.operations else ()
 
     @property
     def has_steps(self) -> bool:

@@ -194,7 +194,7 @@ def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:
     steps = measured.training
     if steps is None or steps.data_sha256 != training.data_sha256:
         return "data"
-    settings, of_steps = (step_settings(each.experiment) for each in (training, steps))
+    settings, of_steps = (step_settings(record.experiment) for record in (training, steps))
     if training.device == "cpu":
         settings, of_steps = on_cpu(settings), on_cpu(of_steps)
     return "settings" if settings != of_steps else None

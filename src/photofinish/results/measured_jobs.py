@@ -38,7 +38,7 @@ def measured_job(
     *,
     is_outdated: bool = False,
 ) -> Job:
-    """Return a job that was measured in part: so many epochs of so many steps.
+    """Return a job that was measured in part, with the length of the whole job.
 
     `record` has all settings of an experiment, also those that no step depends on.
     """
@@ -50,12 +50,7 @@ def measured_job(
     parts_seconds = sum(part.seconds for part in measured.parts)
     timed_steps = script.steps if script else sum(part.steps for part in measured.parts)
     passes_seconds = epochs * (by_parts.seconds + validation_seconds)
-    samples = 0
-    if script and script.samples_per_step:
-        samples = round(epoch_steps * script.samples_per_step)
-    if measured.training:
-        samples = measured.training.samples["train"]
-    settings = job_settings(record) if record else None
+    settings, samples = job_settings(record) if record else None, _samples(measured, epoch_steps)
     whole_steps = math.ceil(epoch_steps) if float(epochs).is_integer() else epoch_steps
     return Job(
         name=measured.job,
@@ -93,6 +88,14 @@ def measured_job(
         **process_fields(measured.device, measured, measured, measured.load, measured.load),
         **step_fields(measured, measured.loop_steps),
     )
+
+
+def _samples(measured: Measured, epoch_steps: float) -> int:
+    """Return the number of an epoch's samples, or 0 if it is not known."""
+    if measured.training:
+        return measured.training.samples["train"]
+    script = measured.script
+    return round(epoch_steps * script.samples_per_step) if script and script.samples_per_step else 0
 
 
 def job_of_experiment(
@@ -166,13 +169,13 @@ def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
         return JobPair(job, None, gpu.reason)
     assert gpu.script
     shares = gpu.script.epoch_share, cpu.script.epoch_share
-    here, there = (
+    on_cpu, on_gpu = (
         job_of_script(run, share, is_outdated=_is_outdated(run, plan))
         for run, share in zip((cpu, gpu), shares, strict=True)
     )
-    if cpu.script.files != gpu.script.files or here.is_outdated != there.is_outdated:
-        return JobPair(here, None, "what ran there is another version of the script")
-    return JobPair(here, there)
+    if cpu.script.files != gpu.script.files or on_cpu.is_outdated != on_gpu.is_outdated:
+        return JobPair(on_cpu, None, "what ran there is another version of the script")
+    return JobPair(on_cpu, on_gpu)
 
 
 def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:

@@ -11,7 +11,7 @@ from photofinish.config.base import Record
 from photofinish.results import TimedPart
 
 CLEARLY_FASTER = 1.1
-"""Factor by which loading must be faster if it is to count."""
+"""Factor, by hand, by which loading with other workers must be faster for these to be tried."""
 
 
 class SteadyState(Record):
@@ -124,7 +124,7 @@ class StepAttribution(Record):
     """Steps on an accelerator with settings that it has and the training does not use."""
 
     def tried_by(self, name: TriedBy) -> Tried | None:
-        return next((each for each in self.tried if each.by == name), None)
+        return next((change for change in self.tried if change.by == name), None)
 
 
 class Operations(Record):
@@ -186,8 +186,8 @@ class LoaderTimes(Record):
     tried_inputs: tuple[Tried, ...] = ()
 
     def start_seconds_by(self, workers: int) -> float:
-        """Return the time that so many workers take to start and end, or 0 if it is unknown."""
-        starts = {each.workers: each.start_seconds for each in self.tried_workers}
+        """Return the time that this many workers take to start and end, or 0 if it is unknown."""
+        starts = {tried.workers: tried.start_seconds for tried in self.tried_workers}
         return starts.get(workers, 0.0)
 
     def batch_seconds_by(self, workers: int) -> float:
@@ -195,8 +195,8 @@ class LoaderTimes(Record):
 
         It is scaled from the next smaller number of workers that was tried.
         """
-        tried = [each for each in self.tried_workers if each.workers <= workers][-1]
-        return tried.batch_seconds * tried.workers / workers
+        fewer = [tried for tried in self.tried_workers if tried.workers <= workers][-1]
+        return fewer.batch_seconds * fewer.workers / workers
 
 
 class StepMeasurements(Record):

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from photofinish.results import TimedPart
 
 _SLOWER = 1.1
-"""Factor by which the first epoch must be slower if its excess is to count once."""
+"""Factor, by hand, by which a first epoch is slower if its excess is to count once.
+
+If it were less, chance would shorten all other epochs.
+"""
 LATER_PARTS = 3
-"""Minimum number of parts in later epochs, to see whether the first epoch is slower."""
+"""Minimum number of later parts, by hand, to see whether the first epoch is slower."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class EpochByParts:
 
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:
-    """Return the time of an epoch of so many steps: its start, and its steps at the mean speed."""
+    """Return the time of an epoch: its start, and its steps at their mean speed."""
     slow, usual = slow_and_usual(parts)
     if usual[0].holds == "run":
         return EpochByParts(usual[0].seconds, (usual[0].seconds,), (), 0.0)

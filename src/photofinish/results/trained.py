@@ -123,7 +123,7 @@ class DeviceEvaluation(NetworkScores):
 
     def of_all_seeds(self, name: str) -> tuple[float, ...]:
         """Return a score of each seed's network, the experiment's own seed first."""
-        return tuple(each.values[name] for each in (self, *self.seeds))
+        return tuple(network.values[name] for network in (self, *self.seeds))
 
 
 class FirstScriptSteps(Record):

@@ -126,7 +126,7 @@ def with_references(pairs: Sequence[JobPair], references: Iterable[Reference]) -
 
 
 def job_of_reference(reference: Reference, epochs: int) -> Job:
-    """Return the job that another machine recorded, with so many epochs: its first, or more."""
+    """Return the job that another machine recorded, with this many epochs: its first, or more."""
     every = reference.timings
     timed = every.epochs[:epochs]
     changes = {

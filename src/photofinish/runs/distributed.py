@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import platform
 import signal
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from uuid import uuid4
 
 import torch
@@ -22,7 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from photofinish.errors import EXIT_FAILED, TerminatedError, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
-from photofinish.runs.run import Run, code_sha256
+from photofinish.runs.run import Run
 from photofinish.stage.process import Rank, is_started_by_stage, note_start_of_stage
 from photofinish.training.torch_device import CPU, NoAcceleratorError, accelerator
 from photofinish.training.world import (
@@ -32,7 +30,6 @@ from photofinish.training.world import (
     World,
 )
 
-_OF_PROJECT = ("code", "settings", "data", "PyTorch")
 _SHUTDOWN_SECONDS = 10
 """Grace time of ranks after SIGTERM. Before PyTorch 2.12 it is always 30 seconds."""
 
@@ -118,7 +115,6 @@ def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]
         yield device, _world_of_one(run, device)
         return
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    check_same_project(run, rank)
     yield device, DistributedWorld(rank.number, rank.size, device)
     dist.destroy_process_group()  # not after an error, as this waits for processes that may be gone
 
@@ -146,18 +142,3 @@ def _world_of_one(run: Run, device: torch.device) -> World:
         accelerator(host.kind, index, make_current=False)
     devices = tuple(torch.device("cuda", index) for index in indices)
     return DataParallelWorld(devices, torch.device("cuda", output))
-
-
-def check_same_project(run: Run, rank: Rank) -> None:
-    settings = run.experiment.model_dump_json()
-    own = code_sha256(), settings, run.data_sha256(), torch.__version__
-    everyones: list[Any] = [None] * rank.size
-    dist.all_gather_object(everyones, (platform.node(), own))
-    first_host, expected = everyones[0]
-    for number, (host, theirs) in enumerate(everyones):
-        for what, value, other in zip(_OF_PROJECT, expected, theirs, strict=True):
-            if value != other:
-                raise UserError(
-                    f"process {number} (on {host}) and process 0 (on {first_host}) have different "
-                    f"{what}. Copy the project again, then restart"
-                )

@@ -182,7 +182,7 @@ class Run:
             rank.size if rank else self.host.processes,
             self.data_sha256(),
             published.sha256 if published else None,
-            code_sha256(),
+            module_code("photofinish.runs.stage").sha256,
         ]
         return sha256_of_bytes(to_json(facts).encode())
 
@@ -226,11 +226,6 @@ class Run:
         if not timings or not timings.epochs_left:
             return timings is not None
         return epochs_in_time(limit_seconds, timings.total_seconds, timings.epochs) == 0
-
-
-def code_sha256() -> str:
-    """Return the sha256 of the source files that training runs."""
-    return module_code("photofinish.runs.stage").sha256
 
 
 def _dvc_lock_entry() -> str:

@@ -53,6 +53,7 @@ _NO_STEP = (
     "`for batch in photofinish.steps(loader)` times them"
 )
 _AGAIN = "{} needs a GPU, and none is here. Running the script again, with cuda mapped to the CPU"
+_FOR_EACH = "The command starts {} processes. Running it again, with a GPU for each"
 _clock = time.perf_counter
 
 
@@ -185,26 +186,33 @@ def watch(
     limits: Limits,
     takes_input: bool = False,
     is_seeded: bool = False,
+    gpus: int = 1,
 ) -> Watched:
     """Run the command until a step's time is known or time is over, then end it.
 
+    The command sees one GPU, or if a launcher starts several processes, as many.
     Raise NoStepsError if no step could be timed.
     """
+    most_ranks = gpus if kind == "cuda" else sys.maxsize
     command = [argument.replace(PLACEHOLDER, kind) for argument in command]
 
     def until(*running: Any) -> int | None:
         with ProgressLine(kind, shows_output=limits.shows_output) as progress:
-            return _follow(progress, limits, *running)
+            return _follow(progress, limits, most_ranks, *running)
 
     watched = run_recorded(
         command,
         kind,
         until,
         dict.fromkeys((SEEDED, "PYTHONHASHSEED") if is_seeded else (), "0"),
+        gpus=range(gpus),
         shows_output=limits.shows_output,
         takes_input=takes_input,
     )
     trained, status = watched.process, watched.status
+    if trained and trained.ranks > most_ranks:
+        print(_FOR_EACH.format(trained.ranks), file=sys.stderr)
+        return watch(command, kind=kind, limits=limits, is_seeded=is_seeded, gpus=trained.ranks)
     if trained is None or watched.figures is None or trained.unseen:
         text = _no_steps(trained or Process(), kind, status, watched.ended_at - watched.began_at)
         if status:
@@ -222,7 +230,8 @@ def _device_variables(kind: str, gpus: Sequence[int]) -> dict[str, str]:
     variables = {"CUDA_DEVICE_ORDER": os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
     for name in KINDS[kind].hidden_by:
         chosen = list(filter(None, os.environ.get(name, "").split(",")))
-        named = [chosen[place] if chosen else str(place) for place in gpus]
+        places = gpus[: len(chosen)] if chosen else gpus
+        named = [chosen[place] if chosen else str(place) for place in places]
         variables |= {name: ",".join(named)} if chosen or name == "CUDA_VISIBLE_DEVICES" else {}
     return variables
 
@@ -268,7 +277,8 @@ def _running(
             start_new_session=True,
         )
     except OSError as error:
-        hint = f". Write python {command[0]}" if command[0].endswith(".py") else ""
+        program = {".py": "python", ".sh": "bash"}.get(Path(command[0]).suffix)
+        hint = f". Write {program} {command[0]}" if program else ""
         raise UserError(f"can't run {command[0]}: {error.strerror}{hint}") from error
     try:
         yield process
@@ -280,6 +290,7 @@ def _running(
 def _follow(
     progress: ProgressLine,
     limits: Limits,
+    most_ranks: int,
     process: subprocess.Popen[bytes],
     sample: WatchedScript,
     load: LoadMonitor,
@@ -292,7 +303,7 @@ def _follow(
         except subprocess.TimeoutExpired:
             sample.read()
         now, trained = _clock(), sample.process or Process()
-        if trained.unseen and not trained.may_be_named:
+        if (trained.unseen and not trained.may_be_named) or trained.ranks > most_ranks:
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:
@@ -330,6 +341,11 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     found = process.failure
+    if found and "invalid device ordinal" in found.text:
+        return (
+            f"{found.at} uses a GPU that `ask` doesn't show: `{found.line}`. "
+            f"It shows one, as cuda:0, and CUDA_VISIBLE_DEVICES=1 chooses another"
+        )
     if found and kind == "cpu":
         mend = "Remove that check, or let the command choose the CPU"
         if not found.is_own_check:
@@ -360,4 +376,6 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
         if others:
             what += f". It imported {listed([*others])}, whose training can't be watched"
     more = f" Raise {option} to wait longer." if status is None and option else ""
+    if status and kind == "cuda" and process.ranks > 1:
+        more = f" It started {process.ranks} processes. With fewer GPUs: --nproc-per-node 1."
     return f"the command {how}. It {what}.{more}"

@@ -16,7 +16,7 @@ from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.script_figures import Figures, figures_of_runs, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
-_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles"
+_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks"
 """Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
@@ -101,12 +101,16 @@ class WatchedScript:
 
     @property
     def process(self) -> Process | None:
-        """Process with most steps, else one with unseen steps or most batches, else with torch."""
+        """Process with most steps, else rank 0, unseen steps, most batches or torch."""
 
-        def rank(each: Process) -> tuple[object, ...]:
-            return each.taken_steps, bool(each.unseen), each.seen, each.has_torch
+        def order(each: Process) -> tuple[object, ...]:
+            return each.taken_steps, each.ranks, bool(each.unseen), each.seen, each.has_torch
 
-        return max(self._processes.values(), key=rank, default=None)
+        process = max(self._processes.values(), key=order, default=None)
+        if process:
+            failures = [each.failure for each in self._processes.values() if each.failure]
+            process.failure = next(iter(failures), None)
+        return process
 
 
 class Process:
@@ -147,6 +151,8 @@ class Process:
         self.failure: Failure | None = None
         """Error that ended the script, if it is for want of a GPU."""
         self.has_torch = False
+        self.ranks = 1
+        """Number of processes that a launcher started. This is rank 0."""
         self.others: dict[str, float] = {}
         """Times at which libraries were imported that train without torch."""
         self.compiles = False
@@ -221,12 +227,6 @@ class Process:
     def precision(self) -> Any:
         """Precision of the step that was counted, or the one that it would have on CUDA."""
         return self.autocast or (self.counts["precision"] if self.counts else "fp32")
-
-    @property
-    def samples_per_step(self) -> float | None:
-        """Samples of the step that was counted, or None if it loaded none."""
-        images = self.counts["operations"]["images"] if self.counts else None
-        return images if self.loaders else None
 
     @property
     def used_accelerator(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from photofinish.answer.estimates import with_batch
 from photofinish.answer.prices import SECONDS_AN_HOUR
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.custom.code_text import sha256_of_code
@@ -167,9 +168,7 @@ def measured_script(
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
     counts, loader = process.counts, figures.loader if figures else None
-    operations = None
-    if counts:
-        operations = Operations.model_validate_json(json.dumps(counts["operations"]))
+    operations = _operations(process)
     workers = None if loader is None else process.loaders[loader].workers
     why_not = process.uncounted or "the script took too few steps to count one of them"
     if figures is None:
@@ -179,7 +178,7 @@ def measured_script(
         **made_here(host),
         **_times(run, figures, process),
         device_name=accelerators[0].name if accelerators else cpu_name,
-        device_count=len(accelerators) or 1,
+        device_count=max(len(accelerators), process.ranks),
         started_at_unix_seconds=run.began_at_unix_seconds,
         job=name,
         device="cpu" if isinstance(host, CpuTarget) else "gpu",
@@ -197,7 +196,7 @@ def measured_script(
             if figures and workers
             else None,
             epoch_share=epoch_share(run),
-            samples_per_step=process.samples_per_step,
+            samples_per_step=operations.images if operations and process.loaders else None,
             time_limit=given.time_limit,
             first_steps=process.first_steps,
             step_parts=process.step_parts,
@@ -219,6 +218,14 @@ def measured_script(
         operations=operations,
         not_counted=None if operations else why_not,
     )
+
+
+def _operations(process: Process) -> Operations | None:
+    """Return the operations of a step by one GPU with the batches of all ranks."""
+    if process.counts is None:
+        return None
+    operations = Operations.model_validate_json(json.dumps(process.counts["operations"]))
+    return with_batch(operations, process.ranks * operations.images)
 
 
 def named_files(command: Sequence[str]) -> dict[str, str]:
