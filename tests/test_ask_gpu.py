@@ -233,9 +233,8 @@ def test_lines_that_stall_a_gpu_are_shown_if_the_answer_names_one(
 def counts(images: int, precision: str = "fp32") -> dict[str, Any]:
     return {
         "operations": {"images": images} | dict.fromkeys(
-            ("flops", "kernels", "convolutions", "time_steps", "saved_activations",
-             "saved_tensor_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes",
-             "batch_bytes", "resident_bytes"), 0,
+            ("flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes",
+             "fixed_bytes", "peak_allocated_bytes", "peak_reserved_bytes"), 0,
         ) | {"without_formula": [], "in_double": False},
         "precision": precision, "parameter_count": 1,
     }  # fmt: skip

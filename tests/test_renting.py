@@ -43,14 +43,13 @@ SCRIPT = JobScript(
 )
 STEP = SMALL_STEP.model_copy(
     update={
-        "parameter_bytes": GIB,
-        "gradient_bytes": GIB,
-        "optimizer_bytes": GIB,
-        "saved_activations": GIB // 2,
         "saved_tensor_bytes": 3 * GIB,
-        "resident_bytes": GIB,
+        "peak_allocated_bytes": 5 * GIB,
+        "peak_reserved_bytes": 6 * GIB,
+        "fixed_bytes": 4 * GIB,
     }
 )
+UNKNOWN = {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "fixed_bytes": None}
 EPOCHS = 5
 MakeCpu = Callable[..., TrainedRecords]
 MakePair = Callable[..., Any]
@@ -169,8 +168,10 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it(make_pair: MakePair) -> 
 def test_memory_that_fits_is_told_in_the_unit_of_the_gpus(make_pair: MakePair) -> None:
     pairs = [make_pair(step, 3600.0, accelerators=("T4",)) for step in (SMALL_STEP, STEP)]
     small, large = (bars(record_of(pair))[1] for pair in pairs)
-    assert small.endswith("fits (under 0.1 of 16 GiB)")
-    assert large.endswith("fits (5 of 16 GiB)")
+    assert small.endswith("fits (0.6 of 16 GiB)")
+    assert large.endswith("fits (6.6 of 16 GiB)")
+    unknown = make_pair(STEP.model_copy(update=UNKNOWN), 3600.0, accelerators=("T4",))
+    assert "fit" not in bars(record_of(unknown))[1]
 
 
 def test_why_there_are_no_estimates_is_said_once(
@@ -183,7 +184,7 @@ def test_why_there_are_no_estimates_is_said_once(
 
 
 def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePair) -> None:
-    small = {"flops": 10**6, "saved_activations": 1, "saved_tensor_bytes": 1, "images": 1}
+    small = {"flops": 10**6, "saved_tensor_bytes": 1, "images": 1}
     pair = make_pair(STEP.model_copy(update=small), 60.0, accelerators=("T4",))
     answer = text_of(verdict(pair))
     assert "Launching kernels takes most of a step" in answer
@@ -191,17 +192,16 @@ def test_a_step_without_a_loader_is_not_called_a_batch_of_one(make_pair: MakePai
 
 
 @pytest.mark.parametrize(
-    ("kept", "all_kept", "fits"), [(1, 1, "yes"), (1, 5, "yes"), (1, 6, "perhaps"), (16, 16, "no")]
+    ("allocated", "reserved", "fits"),
+    [(1, 1, "yes"), (9, 12, "yes"), (12, 14, "perhaps"), (15, 16, "no")],
 )
-def test_no_is_sure_and_yes_has_room_to_spare(
-    make_pair: MakePair, kept: int, all_kept: int, fits: str
+def test_no_is_for_what_is_allocated_and_yes_has_room_to_spare(
+    make_pair: MakePair, allocated: int, reserved: int, fits: str
 ) -> None:
-    step = STEP.model_copy(
-        update={"saved_activations": kept * GIB // 4, "saved_tensor_bytes": all_kept * GIB}
-    )
-    (offer,) = make_pair(step, accelerators=("T4",)).renting.options  # of 16 GiB
-    assert offer.needed_bytes == (3 + kept) * GIB
-    assert offer.fits == fits
+    peaks = {"peak_allocated_bytes": allocated * GIB, "peak_reserved_bytes": reserved * GIB}
+    pair = make_pair(STEP.model_copy(update=peaks), 3600.0, accelerators=("T4",))  # of 16 GiB
+    assert pair.renting.options[0].fits == fits
+    assert (decide(pair).gpu_name == "T4") == (fits != "no")
 
 
 def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
@@ -271,7 +271,7 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 def test_where_launching_decides_a_larger_batch_and_cuda_graphs_are_estimated(
     make_cpu: MakeCpu, make_experiment: MakeExperiment, flops: int
 ) -> None:
-    small = {"saved_activations": 10**3, "saved_tensor_bytes": 10**3, "kernels": 100}
+    small = {"saved_tensor_bytes": 10**3, "kernels": 100}
     step = STEP.model_copy(update={"flops": flops, **small})
     eager = make_experiment(epochs=EPOCHS, deterministic=False)
     cpu = with_record(make_cpu(step, 46.0), experiment=eager)
