@@ -187,8 +187,7 @@ def _larger_batch(
     if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
-    precision = operations.precision(wanted_precision(run))
-    if fits(larger, precision, accelerator.memory_gib) == "no":
+    if fits(larger, accelerator.memory_gib) == "no":
         return None
     found = _estimate_step(run, None, larger, accelerator)
     if found is None:

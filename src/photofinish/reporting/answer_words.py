@@ -213,7 +213,7 @@ def _no_estimate(job: JobRecord) -> str:
     if not job.options:
         return say("nothing recorded")
     largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
-    if largest.fits == "no" and largest.estimate:
+    if largest.fits == "no" and largest.estimate and largest.needed_bytes:
         needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)

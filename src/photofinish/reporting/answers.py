@@ -99,10 +99,10 @@ class CandidateRecord(Record):
     """Time of the whole job, without the machine's start."""
     cost: float | None
     """Cost of the job, without the machine's start."""
-    fits: Literal["yes", "perhaps", "no"]
-    """Whether a step fits into the memory."""
-    needed_bytes: int
-    """Least memory of a step."""
+    fits: Literal["yes", "perhaps", "no"] | None
+    """Whether a step fits into the memory, or null if it is not known."""
+    needed_bytes: int | None
+    """Memory that a step takes."""
     hour_price: Price | None
 
 

@@ -156,7 +156,7 @@ def _row(gpu: Candidate) -> _DrawnBar:
     time = f"{mark}{ends if gpu.hides_loading else middle}{star}"
     start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
     fits = ""
-    if option := gpu.option:
+    if (option := gpu.option) and option.needed_bytes:
         needed = gibibytes(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
