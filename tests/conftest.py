@@ -33,10 +33,11 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
+from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.machine.load import LoadWindow
-from photofinish.results.trained import ClassScores, DeviceEvaluation, DeviceLabel, FirstStep
+from photofinish.results.trained import DeviceLabel
 
 if TYPE_CHECKING:
     from result_files import DeviceResult
@@ -80,8 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST = (
-    *("pipeline", "accelerator_rehearsal", "fleet", "lifeline", "torchrun", "benchmarks"),
-    *("kill_and_resume", "team", "scripts", "gate", "ask", "commands", "imports", "golden"),
+    *("pipeline", "kill_and_resume", "accelerator_rehearsal", "fleet", "distributed", "benchmarks"),
+    *("scripts", "gate", "ask", "commands", "imports", "golden"),
 )
 """Files of tests that take from one to five minutes, longest first."""
 
@@ -111,6 +112,8 @@ def own_environment() -> Iterator[None]:
     ):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setenv("XDG_STATE_HOME", folder)
+        for name in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL"):
+            monkeypatch.setenv(f"GIT_{name}", "test@example.com")
         for name in ("PYTHONDONTWRITEBYTECODE", "DVC_ROOT", "MLFLOW_TRACKING_URI"):
             monkeypatch.delenv(name, raising=False)
         yield
@@ -221,11 +224,11 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 @pytest.fixture(scope="session")
 def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeResult:
     """Make up a result: `make_result(device="gpu", epoch_seconds=(1.0,))`."""
+    from planted_jobs import FIRST_STEP, PREDICTIONS, SCORES, history_of
     from result_files import Missing, whole_epoch
 
-    from photofinish.results import EpochMetrics, EpochTiming, measurements, pass_times, records
+    from photofinish.results import EpochTiming, measurements, pass_times, records
     from photofinish.results.measured import TrainedRecords
-    from photofinish.results.trained import Predictions
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -294,31 +297,11 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
         of_steps = measurements.StepMeasurements(
             parts=(part,), epoch_steps=steps, steady_state=steady_state, attribution=attribution
         )
-        one_class = ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
-        scores = DeviceEvaluation(
-            weights_sha256=trained.weights_sha256,
-            main="test_accuracy",
-            test_accuracy=accuracy,
-            test_loss=0.5,
-            macro_f1=0.7,
-            classes={"cat": one_class, "dog": one_class},
-            confusion=((3, 1), (1, 3)),
-        )
-        epochs = range(1, len(epoch_seconds) + 1)
-        history = [EpochMetrics(epoch, 0.1, 1 / epoch, 1 / epoch, 0.5) for epoch in epochs]
-        first_step = FirstStep(
-            batch_order_sha256="1" * 64,
-            first_batch_sha256="2" * 64,
-            loss=0.7,
-            weights={"1.weight": (4.0, 0.5), "3.weight": (2.0, -0.5)},
-            outputs={"1": (8.0, 1.0), "3": (3.0, 2.0)},
-            gradients={"1.weight": (0.5, 0.1), "3.weight": (0.25, 0.2)},
-            output_rounding={"1": 1e-4, "3": 5e-5},
-            gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
-        )
-        predictions = Predictions(np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 0, 1, 1, 1]))
+        judged = {"weights_sha256": trained.weights_sha256, "test_accuracy": accuracy}
+        scores = SCORES.model_copy(update=judged)
+        history = history_of(*(1 / epoch for epoch in range(1, len(epoch_seconds) + 1)))
         return TrainedRecords(
-            name, trained, times, of_steps, load, history, scores, first_step, predictions
+            name, trained, times, of_steps, load, history, scores, FIRST_STEP, PREDICTIONS
         )
 
     return make
@@ -415,13 +398,6 @@ def run_command(
     )
 
 
-def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a stage's script in a folder that is no clone of the project."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments
-    return run_command(command, cwd, environment)
-
-
 @dataclass(frozen=True)
 class Project:
     """A clone of this project with its own DVC cache and MLflow store."""
@@ -458,8 +434,7 @@ class Project:
         return ran.stdout
 
     def commit(self) -> None:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", "test")
+        commit_all(self.root)
 
     def write_params(self, params: dict[str, Any]) -> None:
         text = yaml.safe_dump(params, sort_keys=False)
@@ -469,6 +444,13 @@ class Project:
         """Replace MLflow, which takes most of the time of a small training, by nothing."""
         replace_mlflow(self.root / "src/photofinish")
         return self
+
+
+def commit_all(folder: Path) -> str:
+    """Commit all files, in a new repository if there is none, and return the commit."""
+    for command in ("init", "add --all", "commit --allow-empty --message test"):
+        git(folder, *command.split())
+    return git(folder, "rev-parse", "HEAD")
 
 
 def replace_mlflow(package: Path) -> None:
@@ -494,10 +476,7 @@ def clone_project(root: Path) -> Project:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(root / "src")
     project = Project(root, environment)
-    project.git("init", "--quiet")
-    project.git("config", "user.name", "test")
-    project.git("config", "user.email", "test@example.com")
-    project.commit()
+    commit_all(root)
     return project
 
 

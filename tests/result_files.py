@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from conftest import MakeResult
 
@@ -19,16 +18,13 @@ from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.machine.host import package_versions
 from photofinish.machine.load import LoadWindow
 from photofinish.reporting.sentences import Verdict
-from photofinish.results import EpochMetrics, EpochTiming, TimedPart, measurements, records
+from photofinish.results import EpochMetrics, TimedPart, measurements, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, TrainedRecords, write_measured
 from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
 from photofinish.results.trained import (
-    DEVICE_LABELS,
     DeviceEvaluation,
     DeviceLabel,
-    SeedRun,
-    SeedScores,
 )
 from photofinish.results.training_jobs import (
     job_of_training,
@@ -51,13 +47,10 @@ STEP = measurements.Operations(
     images=16,
     flops=10**12,
     kernels=100,
-    parameter_bytes=2**20,
-    gradient_bytes=2**20,
-    optimizer_bytes=2**20,
-    saved_activations=2**20,
     saved_tensor_bytes=10**9,
-    batch_bytes=0,
-    resident_bytes=0,
+    peak_allocated_bytes=2**23,
+    peak_reserved_bytes=2**24,
+    fixed_bytes=2**20,
 )
 QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
 """A long time without other programs."""
@@ -110,20 +103,6 @@ def with_timings(result: TrainedRecords, **changed: Any) -> TrainedRecords:
         steps=result.steps.model_copy(update=of_steps),
         measured_load=load,
     )
-
-
-def with_seeds(result: TrainedRecords, *accuracies: float) -> TrainedRecords:
-    """Add seeds whose validation and test accuracies are these."""
-    scores, runs = [], []
-    for seed, accuracy in enumerate(accuracies, 1):
-        given = {"seed": seed, "main": "test_accuracy", "test_accuracy": accuracy, "test_loss": 0.5}
-        scores.append(SeedScores.model_validate(given))
-        history = (EpochMetrics(1, 0.1, 0.5, 0.5, accuracy),)
-        runs.append(SeedRun(seed=seed, weights_sha256="c" * 64, history=history))
-    result = with_timings(result, seeds=((EpochTiming(1.0, 0.1, 1.7e9),),) * len(runs))
-    assert result.scores
-    judged = result.scores.model_copy(update={"seeds": tuple(scores)})
-    return replace(result, scores=judged, seed_runs=tuple(runs))
 
 
 def paired(
@@ -288,53 +267,6 @@ def write_results(results: list[DeviceResult], folder: Path) -> None:
     records.write_record(evaluated / records.EVALUATION, evaluation)
     write_bytes_atomically(
         evaluated / records.PREDICTIONS, predictions.to_csv(index=False).encode()
-    )
-
-
-def several_results(
-    make_result: MakeResult, count: int = 3, *, gpu: bool = True
-) -> list[DeviceResult]:
-    """Make up results to look at: falling losses, confused classes, some intervals."""
-    return [
-        lively(make_result, f"digits-network-{index}", device, index, unavailable=not gpu)
-        for index in range(count)
-        for device in DEVICE_LABELS
-    ]
-
-
-def lively(
-    make_result: MakeResult,
-    name: str,
-    device: DeviceLabel,
-    index: int,
-    *,
-    unavailable: bool,
-) -> DeviceResult:
-    random = np.random.default_rng([index, len(device) + (device == "gpu")])
-    if unavailable and device == "gpu":
-        return make_result(name, "gpu", unavailable="no accelerator: cuda: no driver")
-    factor = (10.0 if index == 2 else 1.0) if device == "cpu" else 0.4 * 2.0 ** (index % 12) / 2
-    epochs = 4 if index == 1 else 10  # too few for an interval
-    seconds = tuple(float(second) for second in factor * random.normal(0.2, 0.01, epochs))
-    result = trained(
-        make_result,
-        name,
-        device,
-        epoch_seconds=seconds,
-        step_seconds=tuple(0.1 * second for second in seconds),
-        total_seconds=20.0 * factor,
-        device_name="Made-up processor" if device == "cpu" else "Made-up accelerator",
-    )
-    classes = tuple(map(str, range(10)))
-    confusion = 30 * np.eye(10, dtype=int) + random.integers(0, 4, (10, 10))
-    losses = 2.3 * np.exp(-np.arange(1, epochs + 1) / 4) + random.normal(0.1, 0.01, epochs)
-    return replace(
-        result,
-        record=result.record.model_copy(update={"class_names": classes}),
-        scores=result.scores.model_copy(
-            update={"confusion": tuple(map(tuple, confusion.tolist()))}
-        ),
-        history=changed_history(result, validation_loss=losses.tolist()),
     )
 
 

@@ -6,12 +6,13 @@ import math
 import random
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from conftest import MakeResult
 from outputs import record_of
+from planted_jobs import HOST, make_job
 from result_files import STEP, measured_of, trained
 from watched_scripts import block, figures_of, process_of
 
@@ -21,36 +22,30 @@ from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
-from photofinish.machine.fingerprint import CpuTarget
 from photofinish.reporting.answer_words import action_text, answer_text
 from photofinish.reporting.ask_lines import bars, suggestion
 from photofinish.reporting.causes import estimate_hints
-from photofinish.results import TimedPart, pass_times
-from photofinish.results.job import Job, JobPair
-from photofinish.results.measured_jobs import job_of_experiment, job_of_script, measured_job
+from photofinish.results import TimedPart
+from photofinish.results.job import Job, JobPair, TimedShare
+from photofinish.results.measured_jobs import job_of_experiment, measured_job
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_lines import Loader
 from photofinish.scripts.script_record import measured_script
 
 STEPS = 1000
-Asked = Callable[[Sequence[float]], Job]
 
 
-@pytest.fixture
-def asked(cpu_host: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Return the times of a job of 1,000 steps, of which a script took these."""
-    monkeypatch.setattr(pass_times, "git_commit", lambda: None)
-    monkeypatch.setattr(pass_times, "package_versions", dict)
-
-    def asked(step_seconds: Sequence[float]) -> Job:
-        warm_up = [1.0] * (3 if len(step_seconds) > 2 else 1)
-        process = process_of([*warm_up, *step_seconds])
-        process.add({"kind": "length", "name": "max_steps", "value": STEPS, "by": "--steps"})
-        figures = figures_of(process)
-        run = Watched("train", process, figures, -9.0, figures.last_step_at, 1.7e9, (), None)
-        return job_of_script(measured_script("job", run, "cpu", cpu_host))
-
-    return asked
+def asked(step_seconds: Sequence[float]) -> Job:
+    """Make a job of 1,000 steps of which these were timed, after 9 s of start-up."""
+    return make_job(
+        [STEPS * each for each in step_seconds],
+        startup_seconds=9.0,
+        validation_seconds=0.0,
+        epochs=1.0,
+        timed=TimedShare(len(step_seconds), STEPS, "step"),
+        untimed_epochs=1 - len(step_seconds) / STEPS,
+        passes_seconds=STEPS * statistics.fmean(step_seconds),
+    )
 
 
 def _draws(count: int, seed: int) -> list[float]:
@@ -62,77 +57,57 @@ def _draws(count: int, seed: int) -> list[float]:
     ]
 
 
-@pytest.fixture
-def compared(cpu_host: CpuTarget) -> Callable[..., Comparison]:
-    """Return the comparison of a script of 50 epochs of 100 steps with a T4."""
-
-    def compared(
-        samples: int,
-        workers: int = 0,
-        waiting_seconds: float = 0.0,
-        validation_share: float = 0.0,
-        first_wait: float = 0.0,
-        **counts: int,
-    ) -> Comparison:
-        loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
-        process = process_of([], **loads)
-        waits = [first_wait or waiting_seconds] + [waiting_seconds] * 39
-        for place, seconds in enumerate(waits):
-            process.add(block(20.0 * place, 20.0, **loads | {"waiting_seconds": seconds}))
-        if samples:
-            process.loaders[0] = Loader(100, workers)
-        counted = {"images": samples or 1, "flops": 10**12} | counts
-        operations = STEP.model_copy(update=counted)
-        dumped = operations.model_dump(mode="json")
-        process.counts = {"operations": dumped, "precision": "fp32", "parameter_count": 1}
-        figures = figures_of(process)
-        run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
-        measured = measured_script("job", run, "cpu", cpu_host)
-        validation = {"validation_step_seconds": 20 * validation_share}
-        job = measured_job(measured.model_copy(update=validation), 50, 100)
-        return compare(JobPair(job), Comparing(accelerators=("T4",)))
-
-    return compared
+def compared(
+    samples: int,
+    workers: int = 0,
+    waiting_seconds: float = 0.0,
+    validation_share: float = 0.0,
+    first_wait: float = 0.0,
+    **counts: int,
+) -> Comparison:
+    """Compare a script of 50 epochs of 100 steps, which was watched for 40 steps, with a T4."""
+    loads = {"loader": 0, "batches": 1, "waiting_seconds": waiting_seconds} if samples else {}
+    process = process_of([], **loads)
+    waits = [first_wait or waiting_seconds] + [waiting_seconds] * 39
+    for place, seconds in enumerate(waits):
+        process.add(block(20.0 * place, 20.0, **loads | {"waiting_seconds": seconds}))
+    if samples:
+        process.loaders[0] = Loader(100, workers)
+    operations = STEP.model_copy(update={"images": samples or 1, "flops": 10**12} | counts)
+    dumped = operations.model_dump(mode="json")
+    process.counts = {"operations": dumped, "precision": "fp32", "parameter_count": 1}
+    figures = figures_of(process)
+    run = Watched("train", process, figures, -5.0, figures.last_step_at, 1.7e9, (), None)
+    measured = measured_script("job", run, "cpu", HOST)
+    validation = {"validation_step_seconds": 20 * validation_share}
+    job = measured_job(measured.model_copy(update=validation), 50, 100)
+    return compare(JobPair(job), Comparing(accelerators=("T4",)))
 
 
-@pytest.fixture
-def on_t4(compared: Callable[..., Comparison]) -> Callable[..., Estimate]:
+def on_t4(*arguments: Any, **named: Any) -> Estimate:
     """Return the estimate of such a script."""
-
-    def on_t4(*given: Any, **named: Any) -> Estimate:
-        (option,) = compared(*given, **named).renting.options
-        assert option.estimate
-        return option.estimate
-
-    return on_t4
+    (option,) = compared(*arguments, **named).renting.options
+    return option.estimate
 
 
-def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader(
-    on_t4: Callable[..., Estimate],
-) -> None:
+def test_steps_that_load_nothing_take_as_long_on_a_gpu_as_those_of_a_loader() -> None:
     assert on_t4(0).steps_seconds > 1
     assert on_t4(0).steps_seconds == pytest.approx(on_t4(32).steps_seconds)
 
 
-def test_passes_longer_than_training_may_be_rollouts_or_a_long_validation(
-    on_t4: Callable[..., Estimate],
-) -> None:
+def test_passes_longer_than_training_may_be_rollouts_or_a_long_validation() -> None:
     below, above = (on_t4(32, validation_share=share).job for share in (0.98, 1.03))
     assert above.seconds > 5 * below.seconds
     assert above.interval[0] < below.seconds
 
 
-def test_a_script_without_workers_loads_after_it_has_launched_a_step(
-    on_t4: Callable[..., Estimate],
-) -> None:
+def test_a_script_without_workers_loads_after_it_has_launched_a_step() -> None:
     beside, after = (on_t4(32, workers, 10.0).epoch_seconds for workers in (2, 0))
     assert beside == pytest.approx(100 * 10.0)
     assert after > beside + 100 * 1e-3
 
 
-def test_a_validation_that_was_timed_once_widens_the_range_of_all(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_a_validation_that_was_timed_once_widens_the_range_of_all() -> None:
     widths = []
     for share in (0.0, 0.2, 1.0):
         low, high = job_time(compared(32, validation_share=share).cpu).interval
@@ -149,7 +124,7 @@ def test_a_validation_that_was_timed_once_widens_the_range_of_all(
     ids=["faster than a GPU", "slower", "no workers"],
 )
 def test_what_workers_hide_here_may_be_the_limit_on_a_gpu(
-    on_t4: Callable[..., Estimate], workers: int, first_wait: float, hides: bool
+    workers: int, first_wait: float, hides: bool
 ) -> None:
     """Steps of 20 s hide the loading by workers, of which only the first batch is waited for."""
     known = on_t4(32, workers)
@@ -170,7 +145,7 @@ def test_what_workers_hide_here_may_be_the_limit_on_a_gpu(
     ids=["within the printed range", "up to a wide one"],
 )
 def test_an_answer_says_that_a_gpu_takes_at_least_its_steps_where_workers_hide_loading(
-    compared: Callable[..., Comparison], first_wait: float, words: str
+    first_wait: float, words: str
 ) -> None:
     pair = compared(32, 4, first_wait=first_wait)
     job = record_of(pair)
@@ -187,25 +162,17 @@ def test_an_answer_says_that_a_gpu_takes_at_least_its_steps_where_workers_hide_l
     assert re.search(r"~[\d.]+ min \(", answer_text(record_of(in_turns)))
 
 
-def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidden(
-    compared: Callable[..., Comparison],
-) -> None:
+def test_only_loading_that_the_answers_own_gpu_would_wait_for_is_said_to_be_hidden() -> None:
     """An H100's step takes less than the 50 ms of loading, a T4's more."""
-    pair = compared(32, 4, first_wait=0.2)
-    said = {}
+    cpu, said = compared(32, 4, first_wait=0.2).cpu, []
     for names in (("T4",), ("T4", "H100"), ("H100",)):
-        both = compare(JobPair(pair.cpu), Comparing(accelerators=names))
-        job = record_of(both)
-        hints = [*suggestion(job, None)]
-        assert hints == [line for line in estimate_hints(job) if "loading" in line]
-        said[names] = [job.worth.gpu_name, *hints]
-    assert said["T4",] == said["T4", "H100"] == ["T4"]
-    assert said["H100",][1].startswith("The time on an H100 has a wide range because 4 workers")
+        job = record_of(compare(JobPair(cpu), Comparing(accelerators=names)))
+        said.append([job.worth.gpu_name, *suggestion(job, None)])
+    assert said[0] == said[1] == ["T4"]
+    assert said[2][1].startswith("The time on an H100 has a wide range because 4 workers")
 
 
-def test_a_fast_host_launches_fast_beside_its_own_loading_too(
-    on_t4: Callable[..., Estimate],
-) -> None:
+def test_a_fast_host_launches_fast_beside_its_own_loading_too() -> None:
     kernels = 10**4
     fast, middle, slow = (50 * 100 * (0.1 + kernels * launch) for launch in LAUNCH_SECONDS)
     job = on_t4(32, 0, 0.1, kernels=kernels).job
@@ -215,23 +182,20 @@ def test_a_fast_host_launches_fast_beside_its_own_loading_too(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_an_estimate_lies_in_its_interval_which_more_spread_never_narrows(
-    asked: Asked, seed: int
-) -> None:
+def test_an_estimate_lies_in_its_interval_which_more_spread_never_narrows(seed: int) -> None:
     parts = _draws(1 + seed % 10, seed)
     middle = statistics.fmean(parts)
     wider = [middle + 1.5 * (part - middle) for part in parts]
     one, other = asked(parts), asked(wider)
     (low, high), (lower, higher) = job_time(one).interval, job_time(other).interval
     assert lower <= low < one.whole_seconds < high <= higher
-    assert len(one.pass_seconds) == len(parts)
     speedup = job_speedup(one, asked(_draws(4, seed)))
     low, high = speedup.interval or (0.0, math.inf)
     assert low < speedup.ratio < high
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_few_parts_hold_the_truth(asked: Asked, count: int) -> None:
+def test_few_parts_hold_the_truth(count: int) -> None:
     """Independent steps of 1 s that vary by a fifth: 1,000 s and a start of 9 s."""
     draw, held = random.Random(count), 0
     for _ in range(200):
@@ -240,7 +204,7 @@ def test_few_parts_hold_the_truth(asked: Asked, count: int) -> None:
     assert held >= 170
 
 
-def test_one_part_gives_no_sure_answer(asked: Asked) -> None:
+def test_one_part_gives_no_sure_answer() -> None:
     gpu = asked([0.1] * 5)
     assert job_speedup(asked([1.0] * 5), gpu).is_faster
     assert job_speedup(asked([1.0]), gpu).is_faster is None

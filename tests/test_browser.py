@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import MakeResult
 from outputs import write_report
-from result_files import paired, several_results
+from planted_jobs import several_pairs
+from result_files import paired
 from test_default_jobs import ANSWERS, cpu_result, shipped, shipped_references
 
 CHROMIUM = shutil.which("chromium")
@@ -56,10 +57,10 @@ def browser() -> Iterator[Any]:
 def reports(tmp_path_factory: pytest.TempPathFactory, make_result: MakeResult) -> dict[str, Path]:
     """Return reports of 3 and 15 made-up experiments, and of params.yaml without a GPU."""
     folder = tmp_path_factory.mktemp("reports")
-    write_report(paired(several_results(make_result)), folder / "gpu")
+    write_report(several_pairs(), folder / "gpu")
     jobs = [cpu_result(make_result, name, 1.0) for name in ANSWERS]
     write_report(paired(jobs, shipped().comparing, shipped_references()), folder / "no-gpu")
-    write_report(paired(several_results(make_result, 15)), folder / "grid")
+    write_report(several_pairs(15), folder / "grid")
     return {path.name: path / "index.html" for path in folder.iterdir()}
 
 

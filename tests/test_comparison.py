@@ -10,11 +10,17 @@ import pandas as pd
 import pytest
 from conftest import MakeResult
 from outputs import comparison_rows, record_of, verdict
+from planted_jobs import (
+    SCORES,
+    compared,
+    lasting,
+    make_job,
+    make_model,
+    with_values,
+)
 from result_files import (
     BUSY,
-    QUIET,
     DeviceResult,
-    job_of,
     made_up_attribution,
     measured_of,
     pair_of,
@@ -22,25 +28,23 @@ from result_files import (
     read_pair,
     text_of,
     trained,
-    with_record,
     with_timings,
     write_result,
     write_results,
 )
 
 from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
-from photofinish.answer.diagnosis import diagnose
 from photofinish.answer.times import job_time
 from photofinish.errors import UserError
 from photofinish.reporting.report import confusion_rows, history_rows
 from photofinish.reporting.tables import figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
-from photofinish.results.trained import SeedRun
+from photofinish.results.trained import DEVICE_LABELS, DeviceLabel, SeedRun
 from photofinish.tracking.documents import training_document
 
 REASON = "no accelerator: cuda: no driver"
-FIVE = (2.9, 3.0, 3.0, 3.0, 3.1)
+APART = made_up_attribution(0.05)
 
 
 @pytest.fixture
@@ -66,7 +70,6 @@ def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     assert {"": "memory (peak)", "CPU": "3.0 GiB"} in figures_table(record_of(pair))
     write_result(tmp_path, cpu)
     document = training_document("small-mlp", "cpu", tmp_path)
-    assert document
     assert ("peak_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
 
 
@@ -92,12 +95,15 @@ def test_results_are_read_as_they_were_written(
     results: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     written: list[DeviceResult] = request.getfixturevalue(results)
+    written[0] = replace(written[0], measured_load=(BUSY,))
     write_results(written, tmp_path)
     read = read_pair("small-mlp", tmp_path / "small-mlp")
     assert comparison_rows([read]) == comparison_rows(paired(written))
     assert history_rows([record_of(read)]) == history_rows(map(record_of, paired(written)))
     of_written = paired(written)[0]
-    assert [job.settings for job in read.trained] == [job.settings for job in of_written.trained]
+    for job, other in zip(read.trained, of_written.trained, strict=True):
+        assert (job.settings, job.busy) == (other.settings, other.busy)
+        assert job.step_warnings == other.step_warnings
 
 
 def test_a_record_that_cannot_be_read_is_named(pair: list[DeviceResult], tmp_path: Path) -> None:
@@ -131,9 +137,12 @@ def test_a_result_without_scores_of_its_weights_is_named(
         read_pair("small-mlp", tmp_path / "small-mlp")
 
 
-def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeResult) -> None:
-    gpu = make_result(device="gpu", epoch_seconds=(0.5,) * 5, device_name="Some GPU", accuracy=0.5)
-    answer = verdict(pair_of(make_result(epoch_seconds=FIVE), gpu))
+def test_a_gpus_times_stand_with_their_ratios_and_intervals() -> None:
+    passes = (3.0, 3.1, 3.1, 3.1, 3.2)
+    cpu = make_job(passes, seconds=30.0, trained=make_model())
+    scores = SCORES.model_copy(update={"test_accuracy": 0.5})
+    gpu = make_job((0.6,) * 5, "gpu", seconds=30.0, trained=make_model("gpu", scores=scores))
+    answer = verdict(compared(cpu, gpu))
     assert (answer.job.name, answer.job.why_no_gpu) == ("small-mlp", None)
     assert (
         "An epoch takes 500 ms on Some GPU and 3 s on Some CPU: 6.0x faster (5.0 to 7.2); the "
@@ -142,29 +151,23 @@ def test_a_gpus_times_stand_with_their_ratios_and_intervals(make_result: MakeRes
     assert "Test accuracy is 50.00% on the GPU and 75.00% on the CPU." in text_of(answer)
 
 
-def test_a_busy_machine_is_a_caution_for_the_device_that_it_slowed(make_result: MakeResult) -> None:
-    busy = make_result(device="gpu", load=(BUSY,))
-    text = text_of(verdict(pair_of(make_result(), busy)))
-    assert "The machine was busy (for 100% of the run, other programs used 40% of the cores" in text
-    assert "so the GPU's times may be too long" in text
-    assert "`photofinish run --force --single-item train-gpu@small-mlp && photofinish run`" in text
-
-
-@pytest.mark.parametrize("busy_stage", ["train", "measure"])
+@pytest.mark.parametrize(
+    ("device", "busy", "stage"),
+    [("cpu", "load", "train-cpu"), ("gpu", "load", "train-gpu"), ("cpu", "steps", "measure-cpu")],
+)
 def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
-    make_result: MakeResult, tmp_path: Path, busy_stage: str
+    device: DeviceLabel, busy: str, stage: str
 ) -> None:
-    load = {"train": (QUIET,), "measure": (QUIET,)} | {busy_stage: (BUSY,)}
-    made = trained(make_result, attribution=made_up_attribution(0.05), load=load["train"])
-    folder = write_result(tmp_path, with_timings(made, measured_load=load["measure"]))
-    times, steps = read_trained(folder)
-    result = replace(made, times=times, steps=steps, measured_load=steps.load)
-    assert (job_time(job_of(result)).interval[1] == math.inf) is (busy_stage == "train")
-    (found,) = diagnose(job_of(result))
-    assert (found.not_known == BUSY_STEPS) is (busy_stage == "measure")
-    text = text_of(verdict(pair_of(result)))
-    assert ("so the CPU's times may be too long" in text) is (busy_stage == "train")
-    assert ("--single-item measure-cpu@small-mlp" in text) is (busy_stage == "measure")
+    load = {"load": (BUSY,)} if busy == "load" else {"measured_load": (BUSY,)}
+    jobs = {of: make_job((3.1,) * 5, of, attribution=APART) for of in DEVICE_LABELS}
+    jobs[device] = make_job((3.1,) * 5, device, attribution=APART, **load)
+    pair = compared(jobs["cpu"], jobs["gpu"])
+    assert (job_time(jobs[device]).interval[1] == math.inf) is (busy == "load")
+    assert (pair.diagnoses[device][0].not_known == BUSY_STEPS) is (busy == "steps")
+    text = text_of(verdict(pair))
+    assert "for 100% of the run, other programs used 40% of the cores" in text
+    assert (f"so the {device.upper()}'s times may be too long" in text) is (busy == "load")
+    assert f"photofinish run --force --single-item {stage}@small-mlp && photofinish run" in text
 
 
 @pytest.mark.parametrize("changed", ["data", "settings", "missing"])
@@ -194,39 +197,38 @@ def test_a_measurement_that_is_not_of_the_training_names_the_stage_to_run(
     assert training_document("small-mlp", "cpu", tmp_path)  # MLflow shows the training
 
 
-def test_doubtful_results_have_cautions(make_result: MakeResult) -> None:
-    cpu, gpu = trained(make_result), trained(make_result, device="gpu")
-    assert verdict(pair_of(cpu, gpu)).cautions == ()
-    loose = cpu.record.experiment.model_copy(update={"deterministic": False})
-    elsewhere = with_timings(gpu, resumed_at_epochs=(1,), host_name="another bench")
-    cautions = verdict(pair_of(with_record(cpu, experiment=loose), elsewhere)).cautions
+def test_doubtful_results_have_cautions() -> None:
+    models = make_model(), make_model("gpu")
+    cpu, gpu = lasting(30.0, trained=models[0]), lasting(30.0, "gpu", trained=models[1])
+    assert verdict(compared(cpu, gpu)).cautions == ()
+    resumed = replace(models[1], resumed_at_epochs=(1,))
+    elsewhere = replace(gpu, trained=resumed, interruptions=1, host_name="another bench")
+    loose = with_values(deterministic="False")
+    cautions = verdict(compared(replace(cpu, settings=loose), elsewhere)).cautions
     for words in ("interrupted", "deterministic: false", "workbench and another bench"):
         assert sum(words in caution for caution in cautions) == 1
 
 
-def test_the_epochs_cause_comes_before_the_jobs(make_result: MakeResult) -> None:
-    assert not any("Why" in detail for detail in verdict(pair_of(make_result())).details)
-    slow_start = trained(make_result, attribution=made_up_attribution(0.05), total_seconds=40.0)
-    why = verdict(pair_of(with_timings(slow_start, startup_seconds=25.0))).details[-1]
+def test_the_epochs_cause_comes_before_the_jobs() -> None:
+    assert not any("Why" in detail for detail in verdict(compared(lasting(30.0))).details)
+    waits = {"waiting_seconds": 0.05, "attribution": APART}
+    slow = make_job((3.1,) * 3, startup_seconds=25.0, seconds=40.0, **waits)
+    why = verdict(compared(slow)).details[-1]
     assert why.startswith("On the CPU, gathering batches takes 62% of an epoch")
     assert why.endswith(" Also, start-up is 62% of the job's 40 s.")
 
 
-def test_without_a_gpu_and_a_bound_nothing_can_be_told(make_result: MakeResult) -> None:
-    found = verdict(pair_of(make_result(), make_result(device="gpu", unavailable=REASON)))
-    assert found.job.why_no_gpu == REASON
-    assert found.answer == "No, don't rent: 30 s here, and setting up a machine takes 5 min."
-    assert found.details[0] == (
+def test_without_a_gpu_and_a_bound_nothing_can_be_told() -> None:
+    pair = compared(make_job((3.1,) * 3, seconds=30.0, trained=make_model()))
+    answer = verdict(pair)
+    assert answer.answer == "No, don't rent: 30 s here, and setting up a machine takes 5 min."
+    assert answer.details[0] == (
         "Trained on Some CPU to 75.00% test accuracy in 30 s, 2.5 s of that start-up."
     )
 
 
-def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task(
-    make_result: MakeResult,
-) -> None:
-    scores = trained(make_result).scores
-    own = scores.model_copy(update={"main": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}})
-    assert own.in_words == "top 3 0.9"
-    labels = scores.model_copy(update={"main": "macro_f1"})
-    assert labels.in_words == "macro F1 0.7"
-    assert scores.in_words == "75.00% test accuracy"
+def test_the_main_score_is_the_users_first_metric_or_one_that_fits_the_task() -> None:
+    own = {"main": "top_3", "metrics": {"auc": 0.5, "top_3": 0.9}}
+    assert SCORES.model_copy(update=own).in_words == "top 3 0.9"
+    assert SCORES.model_copy(update={"main": "macro_f1"}).in_words == "macro F1 0.7"
+    assert SCORES.in_words == "75.00% test accuracy"

@@ -1,4 +1,4 @@
-"""Causes, shares and predictions, against examples calculated by hand."""
+"""Causes, shares and predictions of planted jobs, against examples calculated by hand."""
 
 from __future__ import annotations
 
@@ -11,87 +11,60 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import MakeExperiment, MakeResult
 from dvc.utils.hydra import apply_overrides
 from outputs import comparison_rows, record_of, verdict
-from result_files import (
-    BUSY,
-    in_turns,
-    job_of,
-    made_up_attribution,
-    pair_of,
-    text_of,
-    trained,
-    with_record,
-    with_timings,
-)
+from planted_jobs import HOST, LOADER, compared, lasting, make_job, make_model, steady
+from result_files import BUSY, in_turns, made_up_attribution, resident_tried, text_of
 
 from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.record import known_causes
 from photofinish.answer.remedies import Gain, Remedy, step_speedup
 from photofinish.answer.step_costs import fixed_share
-from photofinish.config.experiment import Experiment
 from photofinish.reporting import causes
 from photofinish.reporting.drawing import Picture
 from photofinish.reporting.job_pictures import where_a_step_goes
 from photofinish.reporting.say import say
-from photofinish.results.measured import TrainedRecords
-from photofinish.results.measurements import InTurns, LoaderTimes, SteadyState, Tried, TriedWorkers
+from photofinish.results.job import Job
+from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedWorkers
 from photofinish.results.pass_times import StepsTaken
 
-LOADER = {"name": "loader", "workers": 0}
-Change = Callable[..., TrainedRecords]
+TWO_WORKERS = replace(LOADER, workers=2)
+STEPS = 38
+"""Steps of an epoch with 608 samples in batches of 16."""
 
 
-@pytest.fixture
-def slow(make_result: MakeResult, make_experiment: MakeExperiment) -> Change:
-    """608 samples in 38 batches of 16. A step takes 10 ms, and its batch as long as it says."""
+def slow(
+    epoch_seconds: float | None = None,
+    *,
+    device: Any = "cpu",
+    threads: int = 4,
+    limit: float | None = None,
+    tried: tuple[Tried, ...] = (),
+    launch_seconds: tuple[float, ...] = (),
+    batch: int = 2,
+    parts: Any = None,
+    **changed: Any,
+) -> Job:
+    """Make a job whose step takes 10 ms, and its batch 1 ms or as long as the parts say."""
+    others = {"other_batch_images": batch, "launch_seconds": launch_seconds, "tried": tried}
+    parts = {"waiting": 0.001, **(parts or {})}
+    attribution = made_up_attribution(**parts, **others)
+    medians = attribution.parts.median_seconds
+    seconds = epoch_seconds or STEPS * sum(medians.values())
+    cpu = replace(HOST.cpu, cgroup_cores_limit=limit)
+    given: dict[str, Any] = {
+        "startup_seconds": 0.5,
+        "samples": 16 * STEPS,
+        "waiting_seconds": medians["waiting_seconds"],
+        "step_seconds": (0.01,) * 3,
+        "attribution": attribution,
+        "host": HOST.model_copy(update={"threads": threads, "cpu": cpu}),
+    }
+    return make_job((seconds + 0.1,) * 5, device, **given | changed)
 
-    def make(
-        epoch_seconds: float | None = None,
-        threads: int = 4,
-        limit: float | None = None,
-        settings: dict[str, Any] | None = None,
-        timings: dict[str, Any] | None = None,
-        device: Any = "cpu",
-        step_seconds: float = 0.01,
-        steps: int = 3,
-        **parts: Any,
-    ) -> TrainedRecords:
-        attribution = made_up_attribution(**{"waiting": 0.001, **parts})
-        in_turn_seconds = sum(part[0] for part in attribution.parts.model_dump().values())
-        seconds = epoch_seconds or 38 * in_turn_seconds
-        result = trained(
-            make_result,
-            device=device,
-            epoch_seconds=(seconds,) * 5,
-            total_seconds=0.5 + 5 * (seconds + 0.1),
-            step_seconds=(step_seconds,) * steps,
-            attribution=attribution,
-        )
-        experiment: Experiment = make_experiment(epochs=5, **(settings or {}))
-        host = result.times.host
-        assert host.cpu
-        assert host.software
-        cpu = replace(host.cpu, usable_cores=4, cgroup_cores_limit=limit)
-        software = replace(host.software, variables={})
-        host = host.model_copy(update={"cpu": cpu, "threads": threads, "software": software})
-        waits = 38 * attribution.parts.median_seconds["waiting_seconds"]
-        (part,) = result.steps.parts
-        update = {"steps": 38, "waiting_seconds": waits if device == "cpu" else None}
-        return with_timings(
-            with_record(result, experiment=experiment),
-            **{
-                "host": host,
-                "training_image_count": 608,
-                "parts": (replace(part, **update),),
-                "epoch_steps": 38,
-                "startup_seconds": 0.5,
-                **(timings or {}),
-            },
-        )
 
-    return make
+def only(diagnoses: tuple[Diagnosis, ...]) -> Diagnosis:
+    (diagnosis,) = diagnoses
+    return diagnosis
 
 
 @pytest.mark.parametrize(
@@ -109,20 +82,12 @@ def test_the_fixed_share_of_a_step(sizes: tuple[int, float, int, float], share: 
     assert fixed_share(*sizes) == pytest.approx(share)
 
 
-def only(diagnoses: tuple[Diagnosis, ...]) -> Diagnosis:
-    (found,) = diagnoses
-    return found
-
-
 def test_a_gain_is_the_ratio_of_steps_in_turns_however_slow_the_machine_became() -> None:
     speeds = (1.0, 1.4, 1.1, 1.9, 1.2)
-    base, changed = (
-        SteadyState(steps_per_sample=1, sample_seconds=tuple(seconds * each for each in speeds))
-        for seconds in (0.02, 0.01)
-    )
+    base, changed = (steady(*(s * speed for speed in speeds)) for s in (0.02, 0.01))
     turns = InTurns(base=base, changed=changed)
     assert step_speedup(turns) == pytest.approx((2 / 1.07, 2 * 1.07))
-    noisy = changed.model_copy(update={"sample_seconds": (0.01, 0.04, 0.01, 0.04, 0.01)})
+    noisy = steady(0.01, 0.04, 0.01, 0.04, 0.01)
     low, high = step_speedup(turns.model_copy(update={"changed": noisy}))
     assert low < 1 < high
 
@@ -134,10 +99,7 @@ def drifting(seed: int, gain: float, *, in_turns: bool) -> InTurns:
     first, second = [0, 3, 4, 7, 8, 11], [1, 2, 5, 6, 9, 10]
     if not in_turns:
         first, second = [*range(6)], [*range(6, 12)]
-    base, changed = (
-        SteadyState(steps_per_sample=1, sample_seconds=tuple(speeds[rows] * seconds))
-        for rows, seconds in ((first, 0.01), (second, 0.01 / gain))
-    )
+    base, changed = steady(*speeds[first] * 0.01), steady(*speeds[second] * 0.01 / gain)
     return InTurns(base=base, changed=changed)
 
 
@@ -151,45 +113,21 @@ def test_a_job_against_itself_is_hardly_ever_faster_in_turns_and_a_gain_is_predi
     assert share(lambda low, high: 1 < low < 1.5 < high, 1.5, in_turns=True) >= 0.9
 
 
-def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure(slow: Change) -> None:
-    once = SteadyState(steps_per_sample=1, sample_seconds=(0.01,))
-    faster = once.model_copy(update={"sample_seconds": (0.002,)})
-    turns = InTurns(base=once, changed=faster)
+def test_a_change_that_was_tried_in_one_turn_gains_nothing_for_sure() -> None:
+    turns = InTurns(base=steady(0.01), changed=steady(0.002))
     bf16 = Tried(by="bf16", changes={"precision": "bf16"}, turns=turns)
-    result = slow(waiting=0.002, tried=(bf16,))
-    assert only(diagnose(job_of(result))).no_remedy == "used well"
+    job = slow(parts={"waiting": 0.002}, tried=(bf16,))
+    assert only(diagnose(job)).no_remedy == "used well"
 
 
-def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back(
-    slow: Change,
-) -> None:
-    """A step takes 10 ms, 5 in bf16, and two workers bring a batch each 9 ms."""
-    loads = {"waiting": 0.0, "epoch_seconds": 38 * 0.01, "timings": {"loader": by_two(0.009)}}
-    result = slow(settings={"input": LOADER | {"workers": 2}}, **loads, **tried(bf16=5))
-    (remedy,) = only(diagnose(job_of(result))).remedies
-    assert remedy.by == "bf16"
-    assert remedy.predicted == pytest.approx((10 / 9, 10 / 9))
-
-
-def test_a_jobs_gain_reaches_to_runs_whose_start_up_takes_another_time(
-    make_result: MakeResult,
-) -> None:
-    times = job_of(trained(make_result))
-    once, passes = times.once_seconds, times.passes_seconds
-    apart = 0.3 * times.startup_seconds
-    assert apart > 0
-    low, high = Gain(2.0, 2.0).of_job(times)
-    assert low <= (once + apart + passes) / (once + apart + passes / 2)
-    assert (once - apart / 1.3 + passes) / (once - apart / 1.3 + passes / 2) <= high
-
-
-def by_two(
-    batch_seconds: float, loader: LoaderTimes | None = None, start_seconds: float = 0.0
-) -> LoaderTimes:
+def by_two(batch_seconds: float, inputs: tuple[Tried, ...] = (), start: float = 0.0) -> Any:
     """Return the times of a loader whose two workers bring a batch so often."""
-    workers = TriedWorkers(workers=2, batch_seconds=batch_seconds, start_seconds=start_seconds)
-    loader = loader or LoaderTimes()
-    return loader.model_copy(update={"tried_workers": (workers,)})
+    workers = TriedWorkers(workers=2, batch_seconds=batch_seconds, start_seconds=start)
+    return {
+        "settings": TWO_WORKERS,
+        "loader": LoaderTimes(tried_inputs=inputs, tried_workers=(workers,)),
+        "loading_seconds": STEPS * batch_seconds + start,
+    }
 
 
 def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
@@ -197,60 +135,68 @@ def tried_input(by: str, milliseconds: float, **changes: Any) -> Tried:
     return Tried.model_validate({"by": by, "changes": changes, "turns": turns})
 
 
-def test_of_the_inputs_that_were_tried_the_two_best_are_suggested(slow: Change) -> None:
-    given, blur = LOADER | {"workers": 2}, {"name": "GaussianBlur", "kernel_size": 9}
-    tried = (
+def test_a_gain_ends_where_loading_that_steps_hide_now_would_hold_the_epoch_back() -> None:
+    """A step takes 10 ms, 5 in bf16, and two workers bring a batch each 9 ms."""
+    job = slow(STEPS * 0.01, parts={"waiting": 0.0}, **by_two(0.009), **tried(bf16=5))
+    (remedy,) = only(diagnose(job)).remedies
+    assert remedy.by == "bf16"
+    assert remedy.predicted == pytest.approx((10 / 9, 10 / 9))
+
+
+def test_a_jobs_gain_reaches_to_runs_whose_start_up_takes_another_time() -> None:
+    job = lasting(30.0)
+    once, passes = job.once_seconds, job.passes_seconds
+    apart = 0.3 * job.startup_seconds
+    low, high = Gain(2.0, 2.0).of_job(job)
+    assert low <= (once + apart + passes) / (once + apart + passes / 2)
+    assert (once - apart / 1.3 + passes) / (once - apart / 1.3 + passes / 2) <= high
+
+
+def test_of_the_inputs_that_were_tried_the_two_best_are_suggested() -> None:
+    given, blur = {"name": "loader", "workers": 2}, {"name": "GaussianBlur", "kernel_size": 9}
+    inputs = (
         tried_input("workers", 60, input=given | {"persistent_workers": True}),
         tried_input("batch transform", 40, input=given | {"transform": None}, batch_transform=blur),
         tried_input("decode once", 10, decode="once"),
     )
-    loader = by_two(0.04, LoaderTimes(tried_inputs=tried), start_seconds=0.38)
-    settings = {"input": given | {"transform": blur}}
-    result = slow(waiting=0.09, settings=settings)
-    found = only(diagnose(job_of(with_timings(result, loader=loader))))
-    first, second = found.remedies
+    job = slow(parts={"waiting": 0.09}, **by_two(0.04, inputs, start=0.38))
+    first, second = only(diagnose(job)).remedies
     assert causes.remedy_line(first) == "datasets.small.decode: once"
     assert causes.remedy_line(second) == (
         "experiments.small-mlp.input: {name: loader, workers: 2, transform: null}, "
         "experiments.small-mlp.batch_transform: {name: GaussianBlur, kernel_size: 9}"
     )
     # An epoch's step takes 100 ms. Two workers start in 380 ms for 38 steps.
-    gains = [(110 / (10 * off + 10), 110 / (40 * off + 10)) for off in (1.07, 1 / 1.07)]
-    (low, second_low), (high, second_high) = gains
-    assert first.predicted == pytest.approx((low, high))
-    assert second.predicted == pytest.approx((second_low, second_high))
+    for remedy, milliseconds in ((first, 10), (second, 40)):
+        ends = [110 / (milliseconds * off + 10) for off in (1.07, 1 / 1.07)]
+        assert remedy.predicted == pytest.approx(ends)
     slower = LoaderTimes(tried_inputs=(tried_input("workers", 95, input=given),))
-    assert only(diagnose(job_of(with_timings(result, loader=slower)))).no_remedy == "no gain"
-
-
-LARGER = {"other_batch_images": 128, "other_step_seconds": 0.016}
-"""16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
-HARDLY_GROWS = {"device": "gpu", "other_step_seconds": 0.009}
+    assert only(diagnose(replace(job, loader=slower))).no_remedy == "no gain"
 
 
 @pytest.mark.parametrize(
     ("measured", "why"),
     [
-        ({"timings": {"measured_load": (BUSY,)}}, "the machine was busy"),
-        ({"timings": {"attribution": None, "not_attributed": "two processes"}}, "two processes"),
+        ({"measured_load": (BUSY,)}, "the machine was busy"),
+        ({"attribution": None, "not_attributed": "two processes"}, "two processes"),
     ],
 )
-def test_figures_that_show_no_cause_name_none(
-    slow: Change, measured: dict[str, Any], why: str
-) -> None:
-    run = job_of(slow(**measured))
-    found = only(diagnose(run))
-    assert (found.of, found.cause, found.remedies) == ("an epoch", "not known", ())
-    assert why in causes.cause(run, found)
+def test_figures_that_show_no_cause_name_none(measured: dict[str, Any], why: str) -> None:
+    job = record_of(compared(slow(**measured)))
+    (known,) = job.causes["cpu"]
+    assert (known.of, known.cause, known.remedies) == ("an epoch", "not known", ())
+    assert why in causes.cause(job.cpu, known)
 
 
-def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -> None:
-    result = slow(timings={"measured_load": (BUSY,)})
-    pair = pair_of(with_timings(result, total_seconds=30.0, startup_seconds=1.0))
+def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause() -> None:
+    pair = compared(slow(measured_load=(BUSY,), seconds=30.0, startup_seconds=1.0))
     assert isinstance(where_a_step_goes(record_of(pair)), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
-    assert only(diagnose(job_of(result))).likely == "compute-bound"
+    assert only(pair.diagnoses["cpu"]).likely == "compute-bound"
     assert causes.short_cause(record_of(pair), "cpu") == "probably 91% of each step is compute"
+
+
+HARDLY_GROWS = {"device": "gpu", "parts": {"other_step_seconds": 0.009}}
 
 
 @pytest.mark.parametrize(
@@ -259,19 +205,15 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause(slow: Change) -
         # An accelerator that synchronizes after each part may take longer than in an epoch.
         ({"epoch_seconds": 0.2, "device": "gpu"}, "compute-bound"),
         # 16 samples take as long as 2, unless the device hides that launching takes so long.
-        ({**HARDLY_GROWS, "launch_seconds": ()}, "launch-bound"),
+        (HARDLY_GROWS, "launch-bound"),
         ({**HARDLY_GROWS, "launch_seconds": (0.0095,)}, "launch-bound"),
         ({**HARDLY_GROWS, "launch_seconds": (0.004,)}, "compute-bound"),
     ],
 )
-def test_what_differs_by_design_is_not_the_cause(
-    slow: Change, measured: dict[str, Any], cause: str
-) -> None:
-    assert only(diagnose(job_of(slow(**measured)))).cause == cause
+def test_what_differs_by_design_is_not_the_cause(measured: dict[str, Any], cause: str) -> None:
+    assert only(diagnose(slow(**measured))).cause == cause
 
 
-COPIED: dict[str, Any] = {"waiting": 0.01, "copying": 0.08}
-PINNED = {"name": "loader", "workers": 0, "pin_memory": True}
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "bf16": ("bf16", {"precision": "bf16"}),
     "tf32": ("tf32", {"precision": "tf32"}),
@@ -282,20 +224,12 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def tried(**milliseconds: float) -> dict[str, Any]:
     """Steps of 10 ms that take so many with other settings."""
-    return {
-        "tried": tuple(
-            Tried.model_validate({
-                "by": CHANGES[name][0], "changes": CHANGES[name][1],
-                "turns": in_turns(0.01, each / 1000),
-            })
-            for name, each in milliseconds.items()
-        )
-    }  # fmt: skip
-
-
-def resident(milliseconds: float) -> dict[str, Any]:
-    tried = (tried_input("resident", milliseconds, input="resident"),)
-    return {"loader": LoaderTimes(tried_inputs=tried)}
+    tries = []
+    for name, each in milliseconds.items():
+        by, changes = CHANGES[name]
+        turns = in_turns(0.01, each / 1000)
+        tries.append(Tried.model_validate({"by": by, "changes": changes, "turns": turns}))
+    return {"tried": tuple(tries)}
 
 
 def gained(milliseconds: float, rest: float = 2) -> tuple[float, float]:
@@ -304,129 +238,94 @@ def gained(milliseconds: float, rest: float = 2) -> tuple[float, float]:
     return low, high
 
 
-MOSTLY_ELSE = {"timings": {"total_seconds": 60.0}}
-"""A job whose steps take 2 s of a minute: it gains less than 5 % by them."""
+WAITS, LOADS, COPIES = {"waiting": 0.002}, {"waiting": 0.09}, {"waiting": 0.01, "copying": 0.08}
+BUSY_COPYING = {"waiting": 0.0001, "copying": 0.0102}
+HARDLY_LESS = {"other_step_seconds": 0.0099}
+LARGER = {"batch": 128, "parts": {"other_step_seconds": 0.016}}
+"""16 samples in 10 ms and 128 in 16 ms: 54 µs a sample, 9.1 ms for none."""
 LARGER_GAIN = 8 * 11 / (16 * 1.07 + 8), 8 * 11 / (16 / 1.07 + 1)
-NO_GAIN = {
-    "waiting": 0.0001,
-    "copying": 0.0102,
-    "settings": {"input": LOADER},
-    "timings": resident(98),
-}
+HIDES = by_two(0.013, (tried_input("resident", 99, input="resident"),))
+MOSTLY_ELSE = {"seconds": 60.0}
+"""A job whose steps take 2 s of a minute: it gains less than 5 % by them."""
 
 
 @pytest.mark.parametrize(
-    ("measured", "cause", "change", "gain"),
+    ("job", "cause", "change", "gain"),
     [
-        ({"waiting": 0.09}, "input-bound", "resident", None),
-        (  # 100 ms in an epoch, and 10 ms where it was tried
-            {"waiting": 0.09, "settings": {"input": LOADER}, "timings": resident(10)},
-            "input-bound", "input: resident", (10 / 1.07, 10 * 1.07),
-        ),
-        (  # 13 ms a batch alone and 10 ms a step, so an epoch waits only 2 ms a step
-            {"epoch_seconds": 38 * 0.012, "waiting": 0.002,
-             "settings": {"input": LOADER | {"workers": 2}},
-             "timings": {"loader": by_two(0.013, resident(99)["loader"])}},
-            "input-bound", "no gain", None,
-        ),
-        (  # 90 ms a batch by two workers, so 45 by four
-            {"waiting": 0.09, "settings": {"input": LOADER | {"workers": 2}}},
-            "input-bound", "untried workers", None,
-        ),
-        (
-            {"waiting": 0.09, "settings": {"input": LOADER | {"workers": 4}}},
-            "input-bound", "workers", None,
-        ),
-        (  # how much faster copies from pinned memory are is unknown
-            {**COPIED, "settings": {"input": LOADER}},
-            "copy-bound", "untried copies", None,
-        ),
-        (
-            {**COPIED, "settings": {"input": {**PINNED, "non_blocking": True}}},
-            "copy-bound", "copies", None,
-        ),
-        (LARGER, "launch-bound", "batch_size: 128", LARGER_GAIN),
-        ({"other_step_seconds": 0.0099}, "launch-bound", "small job", None),
-        (
-            {"other_step_seconds": 0.0099, "waiting": 0.002, **tried(captured=4)},
-            "launch-bound", 'cuda_graphs: "on"', gained(4),
-        ),
-        (  # which gains too little
-            {**LARGER, **tried(captured=10)},
-            "launch-bound", "batch_size: 128", LARGER_GAIN,
-        ),
-        ({"epoch_seconds": 38 * 0.0105}, "compute-bound", "used well", None),
-        ({"waiting": 0.002, **tried(bf16=4)}, "compute-bound", "precision: bf16", gained(4)),
-        ({"waiting": 0.002, **tried(tf32=4)}, "compute-bound", "precision: tf32", gained(4)),
-        (  # 8 and 7 ms a step with its data
-            {"waiting": 0.002, **tried(tf32=6, bf16=5)},
-            "compute-bound", "precision: tf32", gained(6),
-        ),
-        (  # twice as fast
-            {"waiting": 0.002, **tried(tf32=6, bf16=2)},
-            "compute-bound", "precision: bf16", gained(2),
-        ),
-        (
-            {"waiting": 0.002, **tried(tf32=8, free=4)},
-            "compute-bound", "deterministic: false", gained(4),
-        ),
-        ({**LARGER, **MOSTLY_ELSE}, "launch-bound", "no gain", None),
-        (
-            {"waiting": 0.002, **tried(bf16=4), **MOSTLY_ELSE},
-            "compute-bound", "used well", None,
-        ),
-        ({"threads": 8}, "CPU held back", "untried threads", None),
-        ({"waiting": 0.002, "threads": 2}, "CPU held back", "untried threads", None),
-        ({"threads": 2, "limit": 2.5}, "CPU held back", "container", None),
-        (NO_GAIN, "copy-bound", "no gain", None),
+        (slow(parts=LOADS), "input-bound", "resident", None),
+        # 100 ms in an epoch, and 10 ms where it was tried
+        (slow(parts=LOADS, settings=LOADER, loader=resident_tried(0.1, 0.01)),
+         "input-bound", "input: resident", (10 / 1.07, 10 * 1.07)),
+        # 13 ms a batch alone and 10 ms a step, so an epoch waits only 2 ms a step
+        (slow(STEPS * 0.012, parts=WAITS, **HIDES), "input-bound", "no gain", None),
+        # 90 ms a batch by two workers, so 45 by four
+        (slow(parts=LOADS, settings=TWO_WORKERS), "input-bound", "untried workers", None),
+        (slow(parts=LOADS, settings=replace(LOADER, workers=4)), "input-bound", "workers", None),
+        # how much faster copies from pinned memory are is unknown
+        (slow(parts=COPIES, settings=LOADER), "copy-bound", "untried copies", None),
+        (slow(parts=COPIES, settings=replace(LOADER, overlaps_copies=True)),
+         "copy-bound", "copies", None),
+        (slow(parts=BUSY_COPYING, settings=LOADER, loader=resident_tried(0.1, 0.098)),
+         "copy-bound", "no gain", None),
+        (slow(**LARGER), "launch-bound", "batch_size: 128", LARGER_GAIN),
+        (slow(**LARGER, **MOSTLY_ELSE), "launch-bound", "no gain", None),
+        (slow(parts=HARDLY_LESS), "launch-bound", "small job", None),
+        (slow(parts=WAITS | HARDLY_LESS, **tried(captured=4)),
+         "launch-bound", 'cuda_graphs: "on"', gained(4)),
+        # which gains too little
+        (slow(**LARGER, **tried(captured=10)), "launch-bound", "batch_size: 128", LARGER_GAIN),
+        (slow(STEPS * 0.0105), "compute-bound", "used well", None),
+        (slow(parts=WAITS, **tried(bf16=4)), "compute-bound", "precision: bf16", gained(4)),
+        (slow(parts=WAITS, **tried(bf16=4), **MOSTLY_ELSE), "compute-bound", "used well", None),
+        # 8 and 7 ms a step with its data
+        (slow(parts=WAITS, **tried(tf32=6, bf16=5)),
+         "compute-bound", "precision: tf32", gained(6)),
+        # twice as fast
+        (slow(parts=WAITS, **tried(tf32=6, bf16=2)),
+         "compute-bound", "precision: bf16", gained(2)),
+        (slow(parts=WAITS, **tried(tf32=8, free=4)),
+         "compute-bound", "deterministic: false", gained(4)),
+        (slow(threads=8), "CPU held back", "untried threads", None),
+        (slow(parts=WAITS, threads=2), "CPU held back", "untried threads", None),
+        (slow(threads=2, limit=2.5), "CPU held back", "container", None),
     ],
 )  # fmt: skip
 def test_each_cause_has_a_change_with_its_gain_or_none(
-    slow: Change,
-    measured: dict[str, Any],
-    cause: str,
-    change: str,
-    gain: tuple[float, float] | None,
+    job: Job, cause: str, change: str, gain: tuple[float, float] | None
 ) -> None:
-    run = job_of(slow(**measured))
-    found = only(diagnose(run))
-    (known,) = known_causes(run, [found])
-    assert (found.of, found.cause) == ("an epoch", cause)
-    if not found.remedies:
-        assert found.no_remedy == change
+    pair = compared(job)
+    diagnosis, (known,) = only(pair.diagnoses["cpu"]), record_of(pair).causes["cpu"]
+    assert (diagnosis.of, diagnosis.cause) == ("an epoch", cause)
+    if not diagnosis.remedies:
+        assert diagnosis.no_remedy == change
         assert causes.advice(known).startswith("No setting to suggest: ")
     else:
-        line = causes.remedy_line(found.remedies[0])
+        line = causes.remedy_line(diagnosis.remedies[0])
         assert line.endswith(f".{change}")
-        assert found.remedies[0].predicted == (gain and pytest.approx(gain))
+        assert diagnosis.remedies[0].predicted == (gain and pytest.approx(gain))
         assert causes.advice(known).startswith(f"Try `{line}`: ")
 
 
-def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes(
-    slow: Change, make_result: MakeResult
-) -> None:
-    job = {"startup_seconds": 24.0, "total_seconds": 44.0}
-    cpu = slow(waiting=0.09, settings={"input": LOADER}, timings=job)
-    run = job_of(cpu)
-    found, _ = diagnose(run)
-    assert causes.cause(run, found) == "start-up is 55% of the job's 44 s"
-    assert causes.advice(found).startswith("No setting to suggest: ")
-    pair = pair_of(cpu, make_result(device="gpu"))
-    picture: Any = where_a_step_goes(record_of(pair))
-    parts = "loading 90%, copying 0%, forward 3%, backward 5%, optimizer 2% and rest 0%"
+def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes() -> None:
+    cpu = slow(parts=LOADS, settings=LOADER, startup_seconds=24.0, seconds=44.0)
+    steps = StepsTaken(kind="graph", at_once=8, why="tried")
+    given = {"loader": resident_tried(0.1, 0.01), "trained": make_model("gpu", steps_taken=steps)}
+    gpu = slow(device="gpu", parts=LOADS, settings=LOADER, **given)
+    pair = compared(cpu, gpu)
+    job = record_of(pair)
+    start, _ = job.causes["cpu"]
+    assert causes.cause(job.cpu, start) == "start-up is 55% of the job's 44 s"
+    assert causes.advice(start).startswith("No setting to suggest: ")
+    picture: Any = where_a_step_goes(job)
+    parts = (
+        "loading 90% | 90%, copying 0% | 0%, forward 3% | 3%, backward 5% | 5%, optimizer 2% | 2%"
+    )
     assert parts in picture.description
-    assert picture.note == ""
+    assert picture.note == say("in graphs")
     row = comparison_rows([pair])[0]
     assert (row["cause"], row["epoch_cause"]) == ("start-up-bound", "input-bound")
     assert row["busy_share"] == pytest.approx(0.1)  # 0.01 of 0.1
     assert row["waiting_share"] == pytest.approx(0.9)
-    captured = {"steps_taken": StepsTaken(kind="graph", at_once=8, why="tried")}
-    captured |= resident(10)
-    gpu = slow(device="gpu", waiting=0.09, settings={"input": LOADER}, timings=captured)
-    pair = pair_of(cpu, gpu)
-    picture = where_a_step_goes(record_of(pair))
-    assert picture.note == say("in graphs")
-    assert "loading 90% | 90%" in picture.description
     text = text_of(verdict(pair))
     assert "On the GPU, the loader takes 90% of an epoch" in text
     assert "(input-bound). Try `experiments.small-mlp.input: resident`: makes the job" in text

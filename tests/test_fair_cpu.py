@@ -1,4 +1,4 @@
-"""What a quiet machine would have taken, and fewer threads, by planted figures."""
+"""What a quiet machine would have taken, and fewer threads, by planted jobs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from conftest import MakeResult
 from outputs import record_of, verdict
-from result_files import (
-    BUSY,
-    STEP,
-    changed_history,
-    job_of,
-    made_up_attribution,
-    pair_of,
-    text_of,
-    trained,
-    whole_epoch,
-    with_record,
-    with_timings,
+from planted_jobs import (
+    HOST,
+    compared,
+    history_of,
+    lasting,
+    make_job,
+    make_model,
+    steady,
+    while_busy,
 )
+from result_files import BUSY, STEP, made_up_attribution, text_of, whole_epoch
 
 from photofinish.answer.decision import decide
 from photofinish.answer.diagnosis import diagnose
@@ -31,46 +28,36 @@ from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.reporting.causes import advice
 from photofinish.results import TimedPart
-from photofinish.results.measured import TrainedRecords
-from photofinish.results.measurements import LoopSteps, SteadyState
-from photofinish.results.pass_times import StepsTaken
+from photofinish.results.job import Job
+from photofinish.results.measurements import LoopSteps
 
-QUIET = BUSY.model_copy(update={"others_cpu_seconds": 0.0})
+SLOW_STEP = made_up_attribution(0.0001, step_seconds=0.1)
+ONE_THREAD = {1: steady(*(0.02,) * 12)}
 
 
-@pytest.fixture
-def on_cpu(make_result: MakeResult) -> Any:
+def on_cpu(
+    step_seconds: float = 0.1,
+    slowest_seconds: float = 0.1,
+    threads: int = 2,
+    cpu_seconds: float = 1.0,
+    **changed: Any,
+) -> Job:
     """Make five epochs of 38 steps in 100 ms, whose threads are two."""
-
-    def make(
-        step_seconds: float = 0.1,
-        threads: int = 2,
-        cpu_seconds: float = 1.0,
-        slowest_seconds: float = 0.0,
-        **changed: Any,
-    ) -> TrainedRecords:
-        result = trained(make_result, epoch_seconds=(3.8,) * 5, total_seconds=22.0)
-        samples = (step_seconds,) * 9 + (slowest_seconds or step_seconds,) * 3
-        steps = SteadyState(
-            steps_per_sample=1, sample_seconds=samples, cpu_seconds=(cpu_seconds,) * 12
-        )
-        rising = changed_history(result, validation_accuracy=(0.1, 0.2, 0.3, 0.4, 0.5))
-        result = replace(result, history=rising)  # so that all epochs are wanted
-        host = result.times.host.model_copy(update={"threads": threads})
-        known = {"host": host, "steps_per_epoch": 38, "steps_taken": EAGER, "steady_state": steps}
-        return with_timings(result, **known, **changed)
-
-    return make
-
-
-EAGER = StepsTaken(kind="eager", at_once=1, why="")
+    samples = (step_seconds,) * 9 + (slowest_seconds,) * 3
+    rising = history_of(*(1.0,) * 5, accuracies=(0.1, 0.2, 0.3, 0.4, 0.5))  # all epochs are wanted
+    given = {
+        "seconds": 22.0,
+        "host": HOST.model_copy(update={"threads": threads}),
+        "steps_per_epoch": 38,
+        "step_seconds": samples,
+        "steady_state": steady(*samples, cpu_seconds=(cpu_seconds,) * 12),
+        "trained": make_model(history=rising),
+    }
+    return make_job((3.9,) * 5, **given | changed)
 
 
 def loop(quickest_seconds: float, cpu_seconds: float) -> LoopSteps:
     return LoopSteps(quickest_seconds=quickest_seconds, cpu_seconds=cpu_seconds)
-
-
-ONE_THREAD = {1: SteadyState(steps_per_sample=1, sample_seconds=(0.02,) * 12)}
 
 
 @pytest.mark.parametrize(
@@ -86,13 +73,11 @@ ONE_THREAD = {1: SteadyState(steps_per_sample=1, sample_seconds=(0.02,) * 12)}
     ],
 )
 def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_time(
-    on_cpu: Any, changed: dict[str, Any], step_seconds: float | None
+    changed: dict[str, Any], step_seconds: float | None
 ) -> None:
-    loop_steps = changed.pop("loop_steps", None)
-    run = replace(job_of(on_cpu(**{"load": (BUSY,), **changed})), loop_steps=loop_steps)
     expected = None if step_seconds is None else pytest.approx(38 * step_seconds)
-    assert least_epoch_seconds(run) == expected
-    quiet = replace(run, busy=())
+    quiet = on_cpu(**changed)
+    assert least_epoch_seconds(while_busy(quiet)) == expected
     assert time_by_load(quiet).busy == time_by_load(quiet).idle == job_time(quiet)
 
 
@@ -105,60 +90,56 @@ def test_an_idle_machines_step_is_known_by_short_steps_or_by_one_threads_cpu_tim
     ],
 )
 def test_an_idle_machines_epoch_has_its_loading(
-    on_cpu: Any, waiting_seconds: float, cpu_seconds: float, milliseconds: float
+    waiting_seconds: float, cpu_seconds: float, milliseconds: float
 ) -> None:
     part = whole_epoch(3.8, 38, 38 * waiting_seconds)
     part = replace(part, waiting_cpu_seconds=38 * cpu_seconds)
-    busy = {"load": (BUSY,), "measured_load": (BUSY,), "threads": 1}
-    run = on_cpu(**busy, cpu_seconds=0.016, parts=(part,))
-    assert least_epoch_seconds(job_of(run)) == pytest.approx(38 * milliseconds / 1000)
+    job = on_cpu(threads=1, cpu_seconds=0.016, parts=[part], load=(BUSY,), measured_load=(BUSY,))
+    assert least_epoch_seconds(job) == pytest.approx(38 * milliseconds / 1000)
 
 
-def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval(
-    on_cpu: Any,
-) -> None:
-    quiet = job_of(on_cpu())
-    cpu = job_of(on_cpu(load=(BUSY,), cpu_seconds=0.016, startup_cpu_seconds=1.0, threads=1))
-    passes_seconds = 22.0 - cpu.once_seconds
-    idle_seconds = cpu.once_seconds + passes_seconds * 16 / SHARED_CACHES / 100
-    found = time_by_load(cpu)
-    assert (found.busy.seconds, found.idle_seconds) == (22.0, pytest.approx(idle_seconds))
+def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval() -> None:
+    quiet = on_cpu()
+    cpu = while_busy(on_cpu(cpu_seconds=0.016, startup_cpu_seconds=1.0, threads=1))
+    idle_seconds = cpu.once_seconds + cpu.passes_seconds * 16 / SHARED_CACHES / 100
+    times = time_by_load(cpu)
+    assert (times.busy.seconds, times.idle_seconds) == (22.0, pytest.approx(idle_seconds))
     assert job_time(cpu).interval == (0.0, math.inf)
     assert job_speedup(cpu, quiet).interval is None
-    unknown = time_by_load(job_of(on_cpu(load=(BUSY,))))
+    unknown = time_by_load(while_busy(quiet))
     assert unknown.idle_seconds is None
     assert unknown.idle.interval == (0.0, unknown.busy.interval[1])  # they only make it longer
 
 
-def test_fewer_threads_that_are_faster_count_and_are_suggested(
-    on_cpu: Any, make_result: MakeResult
-) -> None:
+def test_fewer_threads_that_are_faster_count_and_are_suggested() -> None:
     """Steps of 100 ms take 20 ms with one thread, so 19.5 of the 22 s take 3.9 s."""
-    cpu = on_cpu(
-        tried_threads=ONE_THREAD, attribution=made_up_attribution(0.0001, step_seconds=0.1)
-    )
-    gpu = make_result(device="gpu", epoch_seconds=(1.0,) * 5, total_seconds=8.0)
-    pair = pair_of(cpu, gpu)
+    cpu = on_cpu(tried_threads=ONE_THREAD, attribution=SLOW_STEP)
+    gpu = lasting(8.0, "gpu")
+    pair = compared(cpu, gpu)
     assert "threads: 1" in verdict(pair).action
     assert decide(pair).answer == "Can't tell"
-    assert decide(pair_of(with_timings(cpu, tried_threads={}), gpu)).answer == "Yes"
-    (found,) = record_of(pair).causes["cpu"]
-    assert advice(found).startswith("Try `devices.cpu.threads: 1`: ")
-    assert "tried" in advice(found)
-    # The training took twice as long as measured, and the steps' share of it is as measured.
-    part = TimedPart(seconds=3.9, steps=38, epoch=0, holds="steps")
-    slow_epochs = tuple(
-        replace(epoch, training_seconds=2 * epoch.training_seconds) for epoch in cpu.times.epochs
+    assert decide(compared(replace(cpu, tried_threads={}), gpu)).answer == "Yes"
+    (known,) = record_of(pair).causes["cpu"]
+    assert advice(known).startswith("Try `devices.cpu.threads: 1`: ")
+    assert "tried" in advice(known)
+    busy = compared(while_busy(cpu), gpu)
+    assert "threads: 1" not in verdict(busy).action
+    assert not busy.diagnoses["cpu"][0].remedies
+
+
+def test_the_share_of_steps_is_as_measured_though_the_training_took_twice_as_long() -> None:
+    parts = [TimedPart(seconds=3.9, steps=38, epoch=0, holds="steps")] * 3
+    slow = make_job(
+        (7.7,) * 5,
+        parts=parts,
+        epoch_steps=38,
+        steps_per_epoch=38,
+        step_seconds=(0.1,) * 12,
+        tried_threads=ONE_THREAD,
     )
-    slow = with_timings(
-        cpu, parts=(part,) * 3, epoch_steps=38, epochs=slow_epochs, total_seconds=41.5
-    )
-    fewer = fewer_threads(job_of(slow))
-    assert fewer
-    assert fewer.job_seconds < 0.4 * job_of(slow).whole_seconds
-    busy = with_timings(cpu, load=(BUSY,))
-    assert "threads: 1" not in verdict(pair_of(busy, gpu)).action
-    assert not diagnose(job_of(busy))[0].remedies
+    fewer = fewer_threads(slow)
+    assert fewer.job_seconds < 0.4 * slow.whole_seconds
+    assert not diagnose(while_busy(slow))
 
 
 @pytest.mark.parametrize(
@@ -173,37 +154,32 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested(
     ],
 )
 def test_a_cpu_without_fast_kernels_for_the_precision_makes_no_gpu_worth_it(
-    on_cpu: Any,
-    make_result: MakeResult,
-    step: dict[str, float] | None,
-    rate: float | None,
-    is_slow: bool,
+    step: dict[str, float] | None, rate: float | None, is_slow: bool
 ) -> None:
     attribution = None
     if step is not None:
         attribution = made_up_attribution(0.0001, step_seconds=0.1, **step)
-    cpu = on_cpu(attribution=attribution, operations=STEP, fp32_flops_a_second=rate)
-    cpu = with_record(cpu, precision="fp16")
-    gpu = make_result(device="gpu", epoch_seconds=(0.1,) * 5, total_seconds=3.0)
-    decision = decide(pair_of(cpu, gpu))
-    assert decision.answer == ("Can't tell" if is_slow else "Yes")
-    assert (decision.action.kind == "compare in fp32") is is_slow
-    text = text_of(verdict(pair_of(cpu, gpu)))
+    steps = {"operations": STEP, "fp32_flops_a_second": rate, "precision": "fp16"}
+    cpu, gpu = on_cpu(attribution=attribution, **steps), lasting(3.5, "gpu")
+    answer = verdict(compared(cpu, gpu))
+    job, text = answer.job, text_of(answer)
+    assert job.worth.answer == ("Can't tell" if is_slow else "Yes")
+    assert (job.action.kind == "compare in fp32") is is_slow
     assert ("runs fp16 at 5.0% of its fp32" in text) is ("`precision: fp32`" in text) is is_slow
-    low, _ = job_speedup(job_of(cpu), job_of(gpu)).interval or (0.0, 0.0)
+    low, _ = job_speedup(cpu, gpu).interval or (0.0, 0.0)
     assert (low < 2) is is_slow
 
 
-def test_a_rented_gpu_is_not_worth_it_by_slow_kernels(on_cpu: Any) -> None:
-    attribution = made_up_attribution(0.0001, step_seconds=0.1)
+def test_no_gpu_is_worth_it_by_slow_kernels_however_fast_it_is_and_none_is_rented() -> None:
+    steps = {"operations": STEP, "fp32_flops_a_second": 2e14, "attribution": SLOW_STEP}
+    here = compared(on_cpu(**steps, left=400), lasting(10.0, "gpu"))
+    assert decide(here).answer == "Can't tell"
     light = STEP.model_copy(update={"flops": 10**10, "saved_tensor_bytes": 10**7})
-    cpu = on_cpu(attribution=attribution, operations=light)
-    cpu = with_timings(cpu, epochs_left=400)
+    cpu = on_cpu(attribution=SLOW_STEP, operations=light, left=400)
     settings = Comparing(accelerators=("T4",), worth_saving=1.0)
-    assert decide(pair_of(cpu, settings=settings)).answer == "Probably yes"
-    slow = pair_of(with_timings(cpu, fp32_flops_a_second=2e12), settings=settings)
-    assert decide(slow).answer == "Can't tell"
-    assert decide(slow).action.kind == "compare in fp32"
+    assert decide(compared(cpu, settings=settings)).answer == "Probably yes"
+    slow = decide(compared(replace(cpu, fp32_flops_a_second=2e12), settings=settings))
+    assert (slow.answer, slow.action.kind) == ("Can't tell", "compare in fp32")
 
 
 @pytest.mark.parametrize(
@@ -217,20 +193,23 @@ def test_a_rented_gpu_is_not_worth_it_by_slow_kernels(on_cpu: Any) -> None:
     ],
 )
 def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
-    on_cpu: Any, seconds: float, threads: int, word: str, here: str
+    seconds: float, threads: int, word: str, here: str
 ) -> None:
     """A step takes one thread 16 ms without the other programs, and took it 100."""
-    known = {"cpu_seconds": 0.016, "operations": STEP, "threads": threads}
-    cpu = on_cpu(**known, load=(BUSY,), startup_cpu_seconds=1.0)
-    each = (seconds - 3.0) / 5
-    epochs = tuple(replace(epoch, training_seconds=each) for epoch in cpu.times.epochs)
-    slow = {"epochs": epochs, "total_seconds": seconds, "steps_per_epoch": round(10 * each)}
-    settings = Comparing(accelerators=("T4",))
-    found = verdict(pair_of(with_timings(cpu, **slow), settings=settings))
-    assert found.job.worth.answer == word
-    before, after = found.answer.split(here)
+    each, settings = (seconds - 2.5) / 5, Comparing(accelerators=("T4",))
+    quiet = make_job(
+        (each,) * 5,
+        host=HOST.model_copy(update={"threads": threads}),
+        steps_per_epoch=round(10 * (each - 0.1)),
+        step_seconds=(0.1,) * 12,
+        steady_state=steady(*(0.1,) * 12, cpu_seconds=(0.016,) * 12),
+        startup_cpu_seconds=1.0,
+        operations=STEP,
+    )
+    answer = verdict(compared(while_busy(quiet), settings=settings))
+    assert answer.job.worth.answer == word
+    before, after = answer.answer.split(here)
     assert not before.endswith("~")
     assert not after.startswith(" (")
-    assert ("when the machine is idle" in found.action) is (word == "Can't tell")
-    quiet = with_timings(cpu, **slow, load=())
-    assert " as busy as now" not in verdict(pair_of(quiet, settings=settings)).answer
+    assert ("when the machine is idle" in answer.action) is (word == "Can't tell")
+    assert " as busy as now" not in verdict(compared(quiet, settings=settings)).answer

@@ -4,45 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import MakeResult
-from outputs import record_of, verdict
-from result_files import (
-    changed_history,
-    job_of,
-    pair_of,
-    text_of,
-    trained,
-    with_record,
-    with_timings,
-)
+from outputs import verdict
+from planted_jobs import FIRST_STEP, SCORES, compared, history_of, make_job, make_model
+from result_files import text_of
 from torch import nn
 
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.parity import parity as parity_of
-from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CnnModel, TorchvisionModel
 from photofinish.measure.first_step import first_step
 from photofinish.models.registry import build_model
-from photofinish.reporting.sentences import layer_finding
+from photofinish.reporting.sentences import Verdict, layer_finding
 from photofinish.reporting.tables import parity_table
-from photofinish.results.measured import TrainedRecords
-from photofinish.results.trained import Predictions
+from photofinish.results.trained import Predictions, Trained
 from photofinish.training.losses import Loss
 from photofinish.training.torch_device import CPU
 
 
-def parity(cpu: TrainedRecords, device: TrainedRecords) -> Parity:
-    models = [job_of(each).trained for each in (cpu, device)]
-    return parity_of(*models, margin=0.01)
+def parity(cpu: Trained, device: Trained) -> Parity:
+    return parity_of(cpu, device, margin=0.01)
+
+
+def answer_of(cpu: Trained, gpu: Trained) -> Verdict:
+    """Return the answer to jobs that trained these models."""
+    of_gpu = replace(gpu, device="gpu")
+    on_cpu = make_job((3.1,) * len(cpu.history), trained=cpu)
+    on_gpu = make_job((3.1,) * len(gpu.history), "gpu", trained=of_gpu)
+    return verdict(compared(on_cpu, on_gpu))
 
 
 def parting(found: Parity) -> tuple[str, str | None]:
     assert found.likeness == "different"
-    assert found.first_divergence is not None
     return found.first_divergence.name, found.first_divergence.at
 
 
@@ -69,34 +66,24 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "bias before BatchNorm": biased,
     "resnet18": lambda: build_model(TorchvisionModel(name="resnet18"), (3, 32, 32), 10, seed=0),
 }
-Step = Callable[..., TrainedRecords]
 
 
-@pytest.fixture
-def step(make_result: MakeResult) -> Step:
-    """Made-up results with a real first step on 16 images."""
+def step(network: nn.Module, precision: str = "fp32") -> Trained:
+    """Make a model with a real first step on 16 images."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(16, 3, 32, 32, generator=generator)
     targets = torch.randint(0, 10, (16,), generator=generator)
-
-    def one(network: nn.Module, precision: str = "fp32") -> TrainedRecords:
-        labels = targets.numpy()
-        taken = first_step(
-            network, Loss(None, "classes", CPU), (images, targets), CPU, precision, labels, seed=0
-        )
-        return replace(trained(make_result), first_step=taken.model_copy(update={"weights": {}}))
-
-    return one
+    loss, batch, labels = Loss(None, "classes", CPU), (images, targets), targets.numpy()
+    taken = first_step(network, loss, batch, CPU, precision, labels, seed=0)
+    return make_model(first_step=taken.model_copy(update={"weights": {}}))
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration on top of oneDNN")
 @pytest.mark.parametrize(
     ("name", "precision"), [*((name, "fp32") for name in NETWORKS), ("resnet18", "bf16")]
 )
-def test_convolutions_of_another_library_are_equivalent(
-    step: Step, name: str, precision: str
-) -> None:
+def test_convolutions_of_another_library_are_equivalent(name: str, precision: str) -> None:
     build = NETWORKS[name]
     with_onednn = step(build(), precision)
     with torch.backends.mkldnn.flags(enabled=False):
@@ -140,7 +127,7 @@ CHANGES = [wrong_weight, swapped_classes, another_normalisation, tf32]
 
 
 @pytest.mark.parametrize("name", ["cnn", "bias before BatchNorm"])
-def test_errors_beyond_rounding_show_in_the_first_forward_pass(step: Step, name: str) -> None:
+def test_errors_beyond_rounding_show_in_the_first_forward_pass(name: str) -> None:
     right = step(NETWORKS[name]())
     for change in CHANGES:
         network = NETWORKS[name]()
@@ -148,7 +135,7 @@ def test_errors_beyond_rounding_show_in_the_first_forward_pass(step: Step, name:
         assert parting(parity(right, step(network)))[0] == "first forward", change.__name__
 
 
-def test_an_error_is_located(step: Step) -> None:
+def test_an_error_is_located() -> None:
     right = step(cnn())
     assert parity(right, right).likeness == "identical"
 
@@ -196,9 +183,7 @@ DRAWING: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("name", DRAWING)
-def test_other_random_numbers_are_no_difference(
-    step: Step, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_other_random_numbers_are_no_difference(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     layer_of = DRAWING[name]
     cpu = step(Drawing(layer_of))
     # Another kind of device draws other numbers from the same seed.
@@ -218,30 +203,35 @@ def test_other_random_numbers_are_no_difference(
         assert incomparable == ["first forward", "first gradient", "test accuracy"]
 
 
-def stepped(run: TrainedRecords, **changed: object) -> TrainedRecords:
-    return replace(run, first_step=run.first_step.model_copy(update=changed))
+def stepped(model: Trained, **changed: Any) -> Trained:
+    return replace(model, first_step=model.first_step.model_copy(update=changed))
+
+
+def hits(*are_right: bool) -> Predictions:
+    return Predictions(np.zeros(len(are_right), int), 1 - np.array(are_right, int))
 
 
 def table(found: Parity) -> dict[str, str]:
     return {layer.name: layer_finding(layer, found) for layer in found.layers}
 
 
-def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeResult) -> None:
-    cpu = trained(make_result)
-    outputs = {"1": (8.0, 1.0), "3": (3.0, 2.00003)}
+MODEL = make_model()
+RIGHT, WRONG = hits(*[True] * 12), hits(*[False] * 11, True)
+
+
+def test_differences_within_rounding_are_shown_layer_by_layer() -> None:
+    one_more = Predictions(MODEL.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1]))
     gpu = replace(
-        stepped(with_record(cpu, weights_sha256="c" * 64), outputs=outputs),
-        history=changed_history(cpu, training_loss=(1.0, 0.502, 0.34)),
-        predictions=Predictions(cpu.predictions.actual, np.array([0, 0, 0, 1, 1, 1, 1, 1])),
+        stepped(MODEL, outputs={"1": (8.0, 1.0), "3": (3.0, 2.00003)}),
+        weights_sha256="c" * 64,
+        history=history_of(1.0, 0.502, 0.34),
+        predictions=one_more,
     )
-    found = parity(cpu, gpu)
+    found = parity(MODEL, gpu)
     assert found.likeness == "same so far"  # the last losses differ by 2 %
-    same = dict.fromkeys(
-        ["settings", "data", "initial weights", "batch order", "first batch"], "the same"
-    )
-    assert table(found) == same | {
+    same = ["settings", "data", "initial weights", "batch order", "first batch", "first gradient"]
+    assert table(found) == dict.fromkeys(same, "the same") | {
         "first forward": "a relative difference of 1e-05",
-        "first gradient": "the same",
         "loss curves": "a relative difference of 0.02 in epoch 3",  # the first epoch decides
         "test predictions": "different predictions for 1 item (12.50%)",
         "test accuracy": "75.00% on the CPU, 87.50% on the GPU; GPU +12.5 points (-12.7 to +32.7)",
@@ -249,165 +239,108 @@ def test_differences_within_rounding_are_shown_layer_by_layer(make_result: MakeR
     }
 
 
-def test_trainings_that_stopped_at_other_epochs_are_compared_by_their_common_ones(
-    make_result: MakeResult,
-) -> None:
-    cpu = trained(make_result)
-    stopping = cpu.record.experiment.model_copy(
-        update={"early_stopping": EarlyStopping(patience=1)}
-    )
-    cpu = with_record(cpu, experiment=stopping)
-    sooner = with_timings(with_record(cpu, device="gpu"), epochs=cpu.times.epochs[:2])
-    sooner = replace(sooner, history=cpu.history[:2])
-    found = verdict(pair_of(cpu, sooner))
-    assert found.model == "yes, bit for bit over the 2 epochs that both trained"
-    assert "on the CPU after 3 epochs and 75.00% on the GPU after 2 epochs" in text_of(found)
+def test_trainings_that_stopped_at_other_epochs_are_compared_by_their_common_ones() -> None:
+    cpu = replace(MODEL, stops_early=True)
+    answer = answer_of(cpu, replace(cpu, history=cpu.history[:2], epochs=cpu.epochs[:2]))
+    assert answer.model == "yes, bit for bit over the 2 epochs that both trained"
+    assert "on the CPU after 3 epochs and 75.00% on the GPU after 2 epochs" in text_of(answer)
 
 
-PARTED: dict[str, Callable[[TrainedRecords], TrainedRecords]] = {
-    "settings": lambda run: with_record(
-        run, experiment=run.record.experiment.model_copy(update={"seed": 3})
-    ),
-    "data": lambda run: with_record(run, data_sha256="e" * 64),
-    "initial weights": lambda run: with_record(run, initial_weights_sha256="e" * 64),
-    "batch order": lambda run: stepped(run, batch_order_sha256="e" * 64),
-    "first batch": lambda run: stepped(run, first_batch_sha256="e" * 64),
-    "first forward": lambda run: stepped(run, outputs={"1": (8.0, 1.0)}),
-    "first gradient": lambda run: stepped(
-        run, gradients=run.first_step.gradients | {"3.weight": (0.25, -0.2)}
-    ),
-    "loss curves": lambda run: replace(
-        run, history=changed_history(run, training_loss=(1.2, 0.5, 1 / 3))
-    ),
-    "loss curves, of fewer epochs": lambda run: replace(run, history=run.history[:2]),
+PARTED: dict[str, Trained] = {
+    "settings": replace(MODEL, settings={"seed": "3"}),
+    "data": replace(MODEL, data_sha256="e" * 64),
+    "initial weights": replace(MODEL, initial_weights_sha256="e" * 64),
+    "batch order": stepped(MODEL, batch_order_sha256="e" * 64),
+    "first batch": stepped(MODEL, first_batch_sha256="e" * 64),
+    "first forward": stepped(MODEL, outputs={"1": (8.0, 1.0)}),
+    "first gradient": stepped(MODEL, gradients=FIRST_STEP.gradients | {"3.weight": (0.25, -0.2)}),
+    "loss curves": replace(MODEL, history=history_of(1.2, 0.5, 1 / 3)),
+    "loss curves, of fewer epochs": replace(MODEL, history=MODEL.history[:2]),
 }
 
 
 @pytest.mark.parametrize("change", PARTED)
-def test_only_the_layer_that_differs_is_named(make_result: MakeResult, change: str) -> None:
-    cpu, name = trained(make_result), change.partition(",")[0]
-    found = parity(cpu, PARTED[change](cpu))
+def test_only_the_layer_that_differs_is_named(change: str) -> None:
+    name, found = change.partition(",")[0], parity(MODEL, PARTED[change])
     assert parting(found)[0] == name
     assert [layer.name for layer in found.layers if not layer.same] == [name]
     assert table(found)[name] != "the same"
 
 
-def test_a_difference_is_relative_to_the_larger_norm(make_result: MakeResult) -> None:
-    cpu = trained(make_result)
-    runs = [stepped(cpu, gradients={"3.weight": (norm, 1.0)}) for norm in (8.0, 4.0)]
+def test_a_difference_is_relative_to_the_larger_norm() -> None:
+    runs = [stepped(MODEL, gradients={"3.weight": (norm, 1.0)}) for norm in (8.0, 4.0)]
     for first, second in (runs, runs[::-1]):
         gradient = layer(parity(first, second), "first gradient")
         assert (gradient.same, gradient.difference, gradient.at) == (False, 0.5, "3.weight")
-    nothing = [stepped(cpu, gradients={"3.weight": (0.0, value)}) for value in (1e-200, 2e-200)]
+    nothing = [stepped(MODEL, gradients={"3.weight": (0.0, value)}) for value in (1e-200, 2e-200)]
     assert layer(parity(*nothing), "first gradient").same
 
 
-def other_losses(run: TrainedRecords) -> TrainedRecords:
-    losses = [epoch.training_loss * 1.05 for epoch in run.history]
-    return replace(run, history=changed_history(run, training_loss=losses))
-
-
 @pytest.mark.parametrize("drawing", ["draws", "has_dropout"])
-def test_networks_that_draw_are_compared_by_their_scores(
-    make_result: MakeResult, drawing: str
-) -> None:
-    cpu = stepped(trained(make_result), **{drawing: True})
-    gpu = other_losses(cpu)
+def test_networks_that_draw_are_compared_by_their_scores(drawing: str) -> None:
+    cpu = replace(stepped(MODEL, **{drawing: True}), predictions=hits(*[False] * 6, True))
+    losses = [1.05 * epoch.training_loss for epoch in cpu.history]
+    gpu = replace(cpu, history=history_of(*losses))
     assert parity(cpu, gpu).likeness == "not shown"
-    only_one = stepped(gpu, **{drawing: False})
-    assert parting(parity(cpu, only_one)) == ("loss curves", "epoch 1")
-    worse, better = predictions(*[False] * 6, True), predictions(*[True] * 7)
-    cpu, gpu = replace(cpu, predictions=worse), replace(gpu, predictions=better)
-    found = parity(cpu, gpu)
+    assert parting(parity(cpu, stepped(gpu, **{drawing: False}))) == ("loss curves", "epoch 1")
+    better = replace(gpu, predictions=hits(*[True] * 7))
+    found = parity(cpu, better)
     assert (found.likeness, found.first_divergence) == ("not shown", None)
-    pair = pair_of(cpu, with_record(gpu, device="gpu"))
-    assert "not comparable" in [row["verdict"] for row in parity_table(record_of(pair))]
+    job = answer_of(cpu, better).job
+    assert "not comparable" in [row["verdict"] for row in parity_table(job)]
 
 
-def test_values_are_compared_relative_to_their_spread(make_result: MakeResult) -> None:
+def test_values_are_compared_relative_to_their_spread() -> None:
     actual = np.array([0.0, 7.0, 2.0, 7.0])
-    cpu = with_record(trained(make_result), task="values")  # two columns, 0 and 2, and 7 and 7
-    cpu = replace(cpu, predictions=Predictions(actual, actual))
-    moved = actual + np.array([0.004, 0.0, 0.0, 0.0])
-    found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
+    cpu = make_model(task="values", predictions=Predictions(actual, actual))  # 0 and 2, 7 and 7
+
+    def moved(*by: float) -> Trained:
+        return replace(cpu, predictions=Predictions(actual, actual + np.array(by)))
+
+    found = parity(cpu, moved(0.004, 0.0, 0.0, 0.0))
     assert layer(found, "test predictions").difference == pytest.approx(0.002)
     assert table(found)["test error"] == "mean absolute error 0 on the CPU, 0.001 on the GPU"
     assert found.likeness == "same within rounding"
-    moved = actual + np.array([0.0, 0.004, 0.0, 0.004])
-    found = parity(cpu, replace(cpu, predictions=Predictions(actual, moved)))
+    found = parity(cpu, moved(0.0, 0.004, 0.0, 0.004))
     assert layer(found, "test predictions").difference == pytest.approx(0.004)
-    cpu_draws = stepped(cpu, draws=True)
-    moved_gpu = replace(cpu_draws, predictions=Predictions(actual, actual + 1))
-    moved_gpu = with_record(moved_gpu, device="gpu")
-    drawn = parity(cpu_draws, moved_gpu)
-    assert drawn.likeness == "not shown"
-    assert "`seeds: 3`" in text_of(verdict(pair_of(cpu_draws, moved_gpu)))
-    other = parity(cpu, replace(cpu, predictions=Predictions(actual + 1, actual)))
-    assert parting(other)[0] == "test predictions"
+    draws, draws_too = stepped(cpu, draws=True), stepped(moved(1.0), draws=True)
+    assert parity(draws, draws_too).likeness == "not shown"
+    assert "`seeds: 3`" in text_of(answer_of(draws, draws_too))
+    other = replace(cpu, predictions=Predictions(actual + 1, actual))
+    assert parting(parity(cpu, other))[0] == "test predictions"
 
 
-def predictions(*hits: bool) -> Predictions:
-    return Predictions(np.zeros(len(hits), int), 1 - np.array(hits, int))
-
-
-def test_significantly_other_predictions_are_a_difference_and_of_other_items_not_compared(
-    make_result: MakeResult,
-) -> None:
-    cpu = trained(make_result)
-    worse, better = predictions(*[False] * 11, True), predictions(*[True] * 12)
-    found = parity(replace(cpu, predictions=worse), replace(cpu, predictions=better))
+def test_significantly_other_predictions_are_a_difference_and_of_other_items_not_compared() -> None:
+    found = parity(replace(MODEL, predictions=WRONG), replace(MODEL, predictions=RIGHT))
     assert parting(found)[0] == "test accuracy"
     assert layer(found, "test predictions").unequal == 11
-    others = Predictions(cpu.predictions.actual[1:], cpu.predictions.predicted[1:])
-    found = parity(cpu, replace(cpu, predictions=others))
+    actual, predicted = MODEL.predictions.actual, MODEL.predictions.predicted
+    fewer = replace(MODEL, predictions=Predictions(actual[1:], predicted[1:]))
+    found = parity(MODEL, fewer)
     assert parting(found)[0] == "test predictions"
     assert found.difference is None
 
 
-def test_networks_without_predictions_are_compared_by_their_test_loss(
-    make_result: MakeResult,
-) -> None:
-    nothing = Predictions(np.empty(0), np.empty(0))
-    cpu = replace(trained(make_result), predictions=nothing)
+def test_networks_without_predictions_are_compared_by_their_test_loss() -> None:
+    cpu = make_model(predictions=Predictions(np.empty(0), np.empty(0)))
     assert parity(cpu, cpu).likeness == "identical"
-    doubled = cpu.scores.model_copy(update={"test_loss": 2 * cpu.scores.test_loss})
-    found = parity(cpu, replace(cpu, scores=doubled))
+    doubled = replace(cpu, scores=SCORES.model_copy(update={"test_loss": 1.0}))
+    found = parity(cpu, doubled)
     assert parting(found)[0] == "test loss"
     assert layer(found, "test loss").difference == pytest.approx(0.5)
-    loss = f"{cpu.scores.test_loss:.4g}"
-    assert table(found)["test loss"].startswith(f"test loss {loss} on the CPU, ")
+    assert table(found)["test loss"] == "test loss 0.5 on the CPU, 1 on the GPU"
 
 
-def test_an_item_with_several_labels_counts_once(make_result: MakeResult) -> None:
-    result = with_record(trained(make_result), task="labels")
+def test_an_item_with_several_labels_counts_once() -> None:
     actual = np.array([1, 0] * 8)
-    right, wrong = Predictions(actual, actual), Predictions(actual, np.array([0, 1, 0, 0] * 4))
-    cpu, gpu = (replace(result, predictions=side) for side in (right, wrong))
-    found = parity(cpu, gpu)
-    assert found.difference
+    cpu = make_model(task="labels", predictions=Predictions(actual, actual))
+    wrong = Predictions(actual, np.array([0, 1, 0, 0] * 4))
+    found = parity(cpu, replace(cpu, predictions=wrong))
     assert found.difference.mean == pytest.approx(-0.75)
     assert layer(found, "test predictions").unequal == 8
 
 
-def test_an_error_of_a_few_percent_in_one_gradient_shows(step: Step) -> None:
-    """With one signed sum, 5 % showed in 69 of 100 cases."""
-    right, seen = step(cnn()), 0
-    name = list(right.first_step.gradients)[-2]
-    for seed in range(5):
-        wrong = cnn()
-        noise = torch.Generator().manual_seed(seed)
-
-        def disturb(gradient: torch.Tensor, noise: torch.Generator = noise) -> torch.Tensor:
-            other = torch.randn(gradient.shape, generator=noise)
-            return gradient + 0.05 * other * gradient.norm() / other.norm()
-
-        dict(wrong.named_parameters())[name].register_hook(disturb)
-        seen += parity(right, step(wrong)).likeness == "different"
-    assert seen == 5
-
-
-def test_a_first_step_without_a_record_has_its_reason(make_result: MakeResult) -> None:
-    cpu = trained(make_result)
-    found = parity(cpu, replace(cpu, first_step=None, no_first_step="no memory"))
+def test_a_first_step_without_a_record_has_its_reason() -> None:
+    found = parity(MODEL, replace(MODEL, first_step=None, no_first_step="no memory"))
     assert found.likeness == "equivalent"
     assert table(found)["first step"] == "not recorded: no memory"

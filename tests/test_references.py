@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from argparse import Namespace
 from dataclasses import replace
 from importlib import metadata
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, MakeResult
 from outputs import record_of
+from planted_jobs import FIRST_STEP, compared, history_of, lasting, make_model
 from result_files import (
     BUSY,
     DeviceResult,
@@ -23,7 +23,6 @@ from result_files import (
     write_scores,
 )
 
-from photofinish.answer.times import job_time
 from photofinish.answer.word import decide_rented
 from photofinish.commands import pipeline
 from photofinish.config.experiment import Optimizer, Schedule
@@ -38,6 +37,7 @@ from photofinish.results.job_fields import job_settings
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.records import TrainingRecord
 from photofinish.results.references import Reference, read_references, reference_of, write_reference
+from photofinish.results.trained import FirstStep
 from photofinish.results.training_jobs import job_of_reference
 
 FIVE = (3.0,) * 5
@@ -93,7 +93,6 @@ def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still
         "OMP_NUM_THREADS": "4",
     }
     host = gpu_elsewhere.times.host
-    assert host.software is not None
     host = host.model_copy(update={"software": replace(host.software, variables=variables)})
     code = {"net.py": "a", "../jane/lib/layers.py": "b", "package torch": "2"}
     files = {"vocabulary": "~jane/words.txt", "further": "file:///home/jane/more.txt"}
@@ -103,7 +102,6 @@ def test_private_variables_paths_and_code_are_left_out_and_the_training_is_still
     )
     written = recorded(mine)
     assert "jane" not in write_reference(tmp_path, written).read_text(encoding="utf-8")
-    assert written.timings.host.software is not None
     assert written.timings.host.software.variables == {
         "LD_PRELOAD": "(set)", "CUDA_VISIBLE_DEVICES": "(set)", "OMP_NUM_THREADS": "4",
     }  # fmt: skip
@@ -136,72 +134,37 @@ def test_only_the_chosen_machines_are_read_and_records_of_other_versions_left_ou
         assert line.startswith(f"{path} ")
 
 
-def test_the_references_here_are_of_both_devices() -> None:
-    shipped = read_references(ROOT / "reference", "all")
-    assert {each.training.device for each in shipped} == {"cpu", "gpu"}
-
-
-def test_a_reference_is_compared_with_this_cpu_and_labelled_with_its_day(
+def test_each_machines_record_is_shown_with_its_day_and_its_score_if_it_learned_the_same(
     here: list[DeviceResult], gpu_elsewhere: TrainedRecords
 ) -> None:
-    (row,) = references_table(record_of(paired(here, None, [recorded(gpu_elsewhere)])[0]))
-    assert row["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
-    assert row["speed-up"] == "6.0x"
-    assert "75.00% test accuracy" in row["test"]
-
-
-def test_equal_records_of_two_machines_are_both_compared(
-    here: list[DeviceResult], gpu_elsewhere: TrainedRecords
-) -> None:
-    records = [recorded(gpu_elsewhere, machine) for machine in ("one", "two")]
+    other_seed = with_settings(gpu_elsewhere, seed=1)
+    records = [recorded(gpu_elsewhere), recorded(gpu_elsewhere, "two"), recorded(other_seed)]
     rows = references_table(record_of(paired(here, None, records)[0]))
-    assert ["accuracy" in row["test"] for row in rows] == [True, True]
+    assert rows[0]["recorded elsewhere"] == "2023-11-14 (nvidia-made-up-100)"
+    assert {row["speed-up"] for row in rows} == {"6.0x"}
+    assert ["75.00% test accuracy" in row["test"] for row in rows] == [True, True, False]
 
 
 @pytest.mark.parametrize(("seeds_here", "seeds_there"), [(5, 1), (1, 5)])
-def test_a_recorded_gpu_counts_as_many_seeds_as_the_job(
-    here: list[DeviceResult], gpu_elsewhere: TrainedRecords, seeds_here: int, seeds_there: int
-) -> None:
-    def with_further(result: TrainedRecords, seeds: int) -> TrainedRecords:
-        return with_timings(result, seeds=(result.times.epochs,) * (seeds - 1))
-
-    cpu = with_further(here[0], seeds_here)
-    record = recorded(with_further(gpu_elsewhere, seeds_there))
-    (pair,) = paired([cpu], None, [record])
-    worth = decide_rented([pair])
-    assert worth
-    assert worth.gpu
-    times = job_of_reference(record, 5)
-    expected = times.whole_seconds + (seeds_here - 1) * times.passes_seconds
+def test_a_recorded_gpu_counts_as_many_seeds_as_the_job(seeds_here: int, seeds_there: int) -> None:
+    gpu = lasting(5.5, "gpu", further_seeds=seeds_there - 1)
+    cpu = lasting(30.0, further_seeds=seeds_here - 1)
+    worth = decide_rented([compared(cpu, references=[gpu])])
+    expected = gpu.whole_seconds + (seeds_here - 1) * gpu.passes_seconds
     assert worth.gpu.time.seconds == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("machines", "seconds"), [(1, 12.0), (2, 9.5), (3, 7.0), (4, 8.0)])
 def test_a_gpu_that_several_machines_recorded_has_the_median_time_and_a_hosts_error(
-    here: list[DeviceResult], make_result: MakeResult, gpu_elsewhere: TrainedRecords
+    machines: int, seconds: float
 ) -> None:
-    name, records = gpu_elsewhere.times.device_name, []
-    for number, seconds in enumerate((2.0, 1.0, 0.5, 1.4)):
-        epoch_seconds = (seconds,) * 5
-        gpu = trained(make_result, device="gpu", epoch_seconds=epoch_seconds, device_name=name)
-        records.append(recorded(gpu, f"machine-{number}"))
-    whole_seconds = [record.timings.whole_seconds for record in records]
-    for count in (1, 2, 3, 4):
-        (pair,) = paired(here, None, records[:count])
-        (found,) = (gpu for gpu in pair.candidates if gpu.basis == "recorded")
-        assert found.time.seconds == pytest.approx(statistics.median(whole_seconds[:count]))
-        # Hosts whose speeds differ by 15 % take up to 1.42 times as long, in nine of ten pairs.
-        low_seconds, high_seconds = found.time.interval
-        assert low_seconds < found.time.seconds / 1.42
-        assert high_seconds > found.time.seconds * 1.42
-
-
-def test_a_record_of_another_seed_shows_times_and_no_score(
-    here: list[DeviceResult], gpu_elsewhere: TrainedRecords
-) -> None:
-    other = recorded(with_settings(gpu_elsewhere, seed=1))
-    (row,) = references_table(record_of(paired(here, None, [other])[0]))
-    assert row["speed-up"] == "6.0x"
-    assert "accuracy" not in row["test"]
+    gpus = [lasting(each, "gpu") for each in (12.0, 7.0, 4.5, 9.0)[:machines]]
+    (gpu,) = compared(lasting(30.0), references=gpus).candidates
+    assert (gpu.basis, gpu.time.seconds) == ("recorded", pytest.approx(seconds))
+    # Hosts whose speeds differ by 15 % take up to 1.42 times as long, in nine of ten pairs.
+    low_seconds, high_seconds = gpu.time.interval
+    assert low_seconds < seconds / 1.42
+    assert high_seconds > seconds * 1.42
 
 
 MATCHES: list[tuple[dict[str, Any], bool, bool]] = [
@@ -274,7 +237,9 @@ def test_the_shipped_records_match_experiments_of_params_yaml_and_the_examples()
         for file in files
         for name, each in read_params(ROOT / f"{file}.yaml").experiments.items()
     }
-    for each in read_references(ROOT / "reference", "all"):
+    shipped = read_references(ROOT / "reference", "all")
+    assert {each.training.device for each in shipped} == {"cpu", "gpu"}
+    for each in shipped:
         experiment = experiments[each.experiment]
         experiment = experiment.model_copy(update={"dataset": each.training.experiment.dataset})
         mine = each.training.model_copy(update={"experiment": experiment})
@@ -340,39 +305,24 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert d.startswith("d on cpu: not recorded")
 
 
-def test_the_records_of_the_h100_give_the_times_that_they_gave() -> None:
-    records = read_references(ROOT / "reference", ["h100"])
-    jobs = [job_of_reference(each, each.timings.planned_epochs) for each in records]
-    times = {job.device: job for job in jobs}
-    whole = {device: round(each.whole_seconds, 1) for device, each in times.items()}
-    assert whole == {"cpu": 332.5, "gpu": 36.9}
-    low, high = job_time(times["gpu"]).interval
-    assert (round(low, 1), round(high, 1)) == (30.5, 44.7)
-    assert times["gpu"].operations
+def test_a_model_is_compared_with_a_record_by_what_it_has() -> None:
+    epochs = make_model(history=history_of(1.0, 0.5, 0.3, 0.2, 0.1))
+    cpu = lasting(30.0, trained=epochs, first_step=FIRST_STEP)
 
+    def text(first_step: FirstStep | None, *losses: float) -> str:
+        own = [epoch.training_loss for epoch in epochs.history]
+        model = make_model("gpu", history=history_of(*losses, *own[len(losses) :]))
+        gpu = lasting(30.0, "gpu", trained=model, first_step=first_step)
+        return model_text(record_of(compared(cpu, references=[gpu])))
 
-def test_a_model_is_compared_with_a_record_by_what_it_has(make_result: MakeResult) -> None:
-    given: Any = {"epoch_seconds": FIVE, "total_seconds": 30.0}
-    cpu = trained(make_result, **given)
-    gpu = trained(make_result, device="gpu", device_name="Some GPU", **given)
-    whole = recorded(gpu)
+    def other(**changed: Any) -> FirstStep:
+        return FIRST_STEP.model_copy(update=changed)
 
-    def text(first_step: Any, losses: tuple[float, ...] = ()) -> str:
-        history = [
-            replace(epoch, training_loss=loss)
-            for epoch, loss in zip(whole.history, losses, strict=False)
-        ]
-        changed = {"first_step": first_step, "history": (*history, *whole.history[len(history) :])}
-        (pair,) = paired([cpu], None, [whole.model_copy(update=changed)])
-        return model_text(record_of(pair))
-
-    step = gpu.first_step
-    assert step
+    gradients = {**FIRST_STEP.gradients, "3.weight": (0.25, -0.2)}
     assert text(None) == "yes so far* (5 epochs of losses, Some GPU)"
-    assert text(None, (1.0, 9.0)) == "yes so far* (1 epoch of losses, Some GPU)"
-    assert text(None, (9.0,)) == "unclear, losses differ in epoch 1 (Some GPU*)"
-    assert text(step) == "yes so far* (first step and 5 epochs of losses, Some GPU)"
-    other = step.model_copy(update={"gradients": {**step.gradients, "3.weight": (0.25, -0.2)}})
-    assert text(other) == "no*, starting with the first gradient (Some GPU)"
-    other = step.model_copy(update={"batch_order_sha256": "3" * 64})
-    assert text(other) == "no*, starting with the batch order (Some GPU)"
+    assert text(None, 1.0, 9.0) == "yes so far* (1 epoch of losses, Some GPU)"
+    assert text(None, 9.0) == "unclear, losses differ in epoch 1 (Some GPU*)"
+    assert text(FIRST_STEP) == "yes so far* (first step and 5 epochs of losses, Some GPU)"
+    assert text(other(gradients=gradients)) == "no*, starting with the first gradient (Some GPU)"
+    order = other(batch_order_sha256="3" * 64)
+    assert text(order) == "no*, starting with the batch order (Some GPU)"

@@ -2,108 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import MakeResult
-from outputs import comparison_rows, verdict
-from result_files import changed_history, job_of, pair_of, text_of, trained, with_record, with_seeds
+from outputs import verdict
+from planted_jobs import FIRST_STEP, SCORES, compared, history_of, lasting, make_model, with_seeds
+from result_files import text_of
 
 from photofinish.answer.parity import parity
-from photofinish.config.compare import Comparing
-from photofinish.results.measured import TrainedRecords
-from photofinish.results.trained import Predictions
+from photofinish.results.trained import DeviceLabel, Predictions, Trained
 
 ITEMS = 270
-Scored = Callable[..., TrainedRecords]
 
 
-@pytest.fixture
-def scored(make_result: MakeResult) -> Scored:
-    """Return a result whose seeds are right on the first so many items, or on these items."""
-    on_cpu, on_gpu = (
-        trained(make_result, device=device, epoch_seconds=(2.0, 2.0)) for device in ("cpu", "gpu")
+def scored(
+    hits: Sequence[int] | Sequence[npt.NDArray[np.bool_]],
+    device: DeviceLabel = "cpu",
+    items: int = ITEMS,
+    *,
+    draws: bool = True,
+    parts: bool = False,
+) -> Trained:
+    """Make a model whose seeds are right on the first so many items, or on these items."""
+    rows = [np.arange(items) < each if isinstance(each, int) else each for each in hits]
+    first, *others = (float(row.mean()) for row in rows)
+    losses = 1.0, 0.5
+    if device == "gpu" and (draws or parts):  # other random numbers give other losses at once
+        losses = 1.05 if draws else 1.0, 0.55
+    model = make_model(
+        device,
+        weights_sha256=device[0] * 64,
+        history=history_of(*losses),
+        first_step=FIRST_STEP.model_copy(update={"has_dropout": draws}),
+        scores=SCORES.model_copy(update={"test_accuracy": first}),
+        predictions=Predictions(np.ones(items, int), rows[0].astype(int)),
     )
-
-    def make(
-        hits: Sequence[int] | Sequence[npt.NDArray[np.bool_]],
-        device: str = "cpu",
-        items: int = ITEMS,
-        *,
-        draws: bool = True,
-        parts: bool = False,
-    ) -> TrainedRecords:
-        rows = [np.arange(items) < each if isinstance(each, int) else each for each in hits]
-        accuracies = [float(row.mean()) for row in rows]
-        run = on_cpu if device == "cpu" else on_gpu
-        if device == "gpu":
-            run = with_record(run, weights_sha256="c" * 64)
-        if device == "gpu" and (draws or parts):  # other random numbers give other losses at once
-            losses = 1.05 if draws else 1.0, 0.55
-            run = replace(run, history=changed_history(run, training_loss=losses))
-        step = run.first_step.model_copy(update={"has_dropout": draws})
-        scores = run.scores.model_copy(update={"test_accuracy": accuracies[0]})
-        predictions = Predictions(np.ones(items, int), rows[0].astype(int))
-        run = replace(run, first_step=step, scores=scores, predictions=predictions)
-        return with_seeds(run, *accuracies[1:])
-
-    return make
+    return with_seeds(model, *others) if others else model
 
 
-def same_model(cpu: TrainedRecords, gpu: TrainedRecords, points: float = 1.0) -> str:
-    settings = Comparing.model_validate({"same_model_points": points})
-    return str(comparison_rows([pair_of(cpu, gpu, settings)])[1]["same_model"])
+def same_model(cpu: Trained, gpu: Trained, points: float = 1.0) -> str:
+    return parity(cpu, gpu, points / 100).likeness
+
+
+MANY, PARTING = {"items": 10_000}, {"items": 1000, "draws": False, "parts": True}
+EQUAL_STEPS = {"draws": False}
 
 
 @pytest.mark.parametrize(
-    ("cpu", "gpu"),
+    ("cpu", "gpu", "networks", "likeness"),
     [
-        ((262, 262), (254, 251)),  # 97, 97 against 94, 93 %
-        ((262, 262), (235, 248)),  # 97, 97 against 87, 92 %
-        ((259, 260), (258, 259)),  # one item fewer in each
-        ((260, 260), (260, 260)),
-        ((262,), (254,)),
-        ((262,), (262,)),
+        # Networks that draw: one or two seeds show nothing.
+        ((262, 262), (254, 251), {}, "not shown"),  # 97, 97 against 94, 93 %
+        ((262, 262), (235, 248), {}, "not shown"),  # 97, 97 against 87, 92 %
+        ((259, 260), (258, 259), {}, "not shown"),  # one item fewer in each
+        ((260, 260), (260, 260), {}, "not shown"),
+        ((262,), (254,), {}, "not shown"),
+        ((260,), (260,), {}, "not shown"),
+        # Three are equivalent within a point, and different if they are surely worse.
+        ((9700, 9705, 9695), (9702, 9698, 9701), MANY, "equivalent"),
+        ((97, 97, 97), (97, 97, 97), {"items": 100}, "not shown"),
+        ((260,) * 10, (260,) * 10, {}, "equivalent"),
+        ((262, 263, 261), (235, 237, 234), {}, "different"),
+        ((262, 263, 261), (257, 258, 256), {}, "not shown"),  # by 90 %, they would be different
+        # Layers within rounding are overruled by scores only beyond a point.
+        ((260,), (257,), EQUAL_STEPS, "same within rounding"),
+        ((260,), (255,), EQUAL_STEPS, "not shown"),  # significant, but it may be less
+        ((260,), (230,), EQUAL_STEPS, "different"),
+        # Trainings that part after their first epoch may end as two seeds do.
+        ((950,), (936,), PARTING, "same so far"),
+        ((950,), (936,), {"items": 1000, "draws": False}, "not shown"),
+        ((950,), (900,), PARTING, "different"),
+        ((995,), (975,), PARTING, "different"),  # an error of 0.5 % varies less
+        ((950, 951, 949), (936, 935, 937), PARTING, "same so far"),
+        ((950, 951, 949), (925, 926, 924), PARTING, "different"),
+        ((950, 951) * 5, (951, 950) * 5, PARTING, "same within rounding"),
     ],
 )
-def test_two_seeds_or_fewer_show_nothing_of_networks_that_draw(
-    scored: Scored, cpu: Sequence[int], gpu: Sequence[int]
+def test_models_are_alike_as_far_as_their_seeds_and_items_show(
+    cpu: Sequence[int], gpu: Sequence[int], networks: dict[str, Any], likeness: str
 ) -> None:
-    first, second = scored(cpu), scored(gpu, "gpu")
-    assert same_model(first, second) == same_model(second, first) == "not shown"
+    first, second = scored(cpu, **networks), scored(gpu, "gpu", **networks)
+    assert same_model(first, second) == same_model(second, first) == likeness
 
 
-def test_what_is_not_shown_comes_with_its_interval_and_what_would_show_it(scored: Scored) -> None:
-    text = text_of(verdict(pair_of(scored((262, 262)), scored((254, 251), "gpu"))))
-    assert "GPU -3.5 points (-8.5 to +1.4)" in text
-    assert "`seeds: 3` would settle it" in text
-    one = text_of(verdict(pair_of(scored((262,)), scored((262,), "gpu"))))
-    assert "`seeds: 5` would settle it" in one
-
-
-def test_three_seeds_are_equivalent_only_within_the_points_that_are_set(scored: Scored) -> None:
-    items = 10_000
-    cpu = scored((9700, 9705, 9695), items=items)
-    gpu = scored((9702, 9698, 9701), "gpu", items)
-    assert same_model(cpu, gpu) == "equivalent"
-    assert "Same model: yes, within 1 point (-0.1" in text_of(verdict(pair_of(cpu, gpu)))
+def test_points_that_are_set_decide_what_is_equivalent() -> None:
+    cpu = scored((9700, 9705, 9695), **MANY)
+    gpu = scored((9702, 9698, 9701), "gpu", **MANY)
     assert same_model(cpu, gpu, points=0.05) == "not shown"
-    fewer = scored((97, 97, 97), items=100), scored((97, 97, 97), "gpu", items=100)
-    assert same_model(*fewer) == "not shown"
 
 
-def test_seeds_that_are_surely_worse_are_different(scored: Scored) -> None:
-    cpu, gpu = scored((262, 263, 261)), scored((235, 237, 234), "gpu")
-    assert same_model(cpu, gpu) == "different"
-    assert "GPU -9.9 points" in text_of(verdict(pair_of(cpu, gpu)))
-    # By 90 %, three that are 1.9 points worse would be, too.
-    assert same_model(cpu, scored((257, 258, 256), "gpu")) == "not shown"
+@pytest.mark.parametrize(
+    ("cpu", "gpu", "networks", "words"),
+    [
+        ((262, 262), (254, 251), {}, "GPU -3.5 points (-8.5 to +1.4); `seeds: 3` would settle it"),
+        ((262,), (262,), {}, "`seeds: 5` would settle it"),
+        ((9700, 9705, 9695), (9702, 9698, 9701), MANY, "Same model: yes, within 1 point (-0.1"),
+        ((262, 263, 261), (235, 237, 234), {}, "GPU -9.9 points"),
+        ((950,), (900,), PARTING, "Same model: no, accuracy on the GPU -5.0 points"),
+        ((950,), (936,), PARTING, "Same model: yes so far (first step and epoch 1); at the end 1.4 "
+         "points apart, as two"),
+    ],
+)  # fmt: skip
+def test_the_answer_has_the_interval_and_what_would_settle_it(
+    cpu: Sequence[int], gpu: Sequence[int], networks: dict[str, Any], words: str
+) -> None:
+    jobs = (
+        lasting(30.0, device, trained=scored(hits, device, **networks))
+        for device, hits in (("cpu", cpu), ("gpu", gpu))
+    )
+    assert words in text_of(verdict(compared(*jobs)))
 
 
-def test_classes_at_positions_vary_by_item(scored: Scored) -> None:
+def test_classes_at_positions_vary_by_item() -> None:
     """The devices are as good, but differ in each image, of which a tenth is ignored."""
     random, held = np.random.default_rng(1), 0
     for _ in range(200):
@@ -113,56 +127,13 @@ def test_classes_at_positions_vary_by_item(scored: Scored) -> None:
             right = np.clip(random.normal(0.9, 0.03, 60), 0, 1)
             rows.append(random.random(len(items)) < right[items])
         cpu, gpu = (scored([row], items=len(items), draws=False) for row in rows)
-        runs = [with_record(run, target_shape=(20, 20), samples={"test": 60}) for run in (cpu, gpu)]
-        models = [job_of(run).trained for run in runs]
+        models = [replace(each, target_shape=(20, 20), test_samples=60) for each in (cpu, gpu)]
         found = parity(*models, margin=0.01).difference
-        assert found
         held += not found.excludes_0
     assert 170 <= held <= 190
 
 
-def test_equal_scores_are_never_different(scored: Scored) -> None:
-    for seeds, expected in ((1, "not shown"), (2, "not shown"), (10, "equivalent")):
-        cpu, gpu = (scored((260,) * seeds, device) for device in ("cpu", "gpu"))
-        assert same_model(cpu, gpu) == expected
-
-
-def test_scores_overrule_layers_within_rounding_only_beyond_the_points(scored: Scored) -> None:
-    """A difference of five items in 270 is significant, but may be less than a point."""
-
-    def found(cpu: int, gpu: int) -> str:
-        first = scored((cpu,), draws=False)
-        return same_model(first, scored((gpu,), "gpu", draws=False))
-
-    assert found(260, 257) == "same within rounding"
-    assert found(260, 255) == "not shown"
-    assert found(260, 230) == "different"
-
-
-def test_trainings_that_part_after_their_first_epoch_are_the_same_so_far(scored: Scored) -> None:
-    def found(cpu: Sequence[int], gpu: Sequence[int], *, parts: bool = True) -> tuple[str, str]:
-        first = scored(cpu, items=1000, draws=False)
-        second = scored(gpu, "gpu", 1000, draws=False, parts=parts)
-        text = text_of(verdict(pair_of(first, second)))
-        return same_model(first, second), text
-
-    word, text = found((950,), (936,))
-    assert word == "same so far"
-    so_far = "yes so far (first step and epoch 1); at the end 1.4 points apart, as two"
-    assert f"Same model: {so_far}" in text
-    assert found((950,), (936,), parts=False)[0] == "not shown"
-    word, text = found((950,), (900,))
-    assert word == "different"
-    assert "Same model: no, accuracy on the GPU -5.0 points" in text
-    assert found((995,), (975,))[0] == "different"  # an error of 0.5 % varies less
-    assert found((950, 951, 949), (936, 935, 937))[0] == "same so far"
-    assert found((950, 951, 949), (925, 926, 924))[0] == "different"
-    assert found((950, 951) * 5, (951, 950) * 5)[0] == "same within rounding"
-
-
-def test_trainings_that_part_are_seldom_different_if_equal_and_mostly_if_4_points_worse(
-    scored: Scored,
-) -> None:
+def test_trainings_that_part_are_seldom_different_if_equal_and_mostly_if_4_points_worse() -> None:
     """The seeds' accuracies have a standard deviation of 1 point."""
     random, words = np.random.default_rng(7), []
     for less in (0.0, 0.04):
@@ -186,7 +157,7 @@ def drawn(
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
 def test_devices_that_train_alike_are_seldom_different_and_worse_ones_never_equivalent(
-    scored: Scored, seeds: int
+    seeds: int,
 ) -> None:
     random = np.random.default_rng(seeds)
     alike, worse = [], []
@@ -211,19 +182,20 @@ def test_devices_that_train_alike_are_seldom_different_and_worse_ones_never_equi
     ],
 )
 def test_errors_of_values_are_compared_as_a_share(
-    scored: Scored, errors: Sequence[float], draws: bool, expected: str
+    errors: Sequence[float], draws: bool, expected: str
 ) -> None:
-    main, runs = "mean_absolute_error", []
+    main, models = "mean_absolute_error", []
     for device, each in (("cpu", (0.1, 0.11, 0.12)[: len(errors)]), ("gpu", errors)):
-        run = scored((260,) * len(errors), device, draws=draws, parts=True)
-        run = with_record(run, task="values", class_names=("value",))
-        changed = [
-            scores.model_copy(
-                update={"main": main, "test_accuracy": None, "metrics": {main: error}}
-            )
-            for scores, error in zip((run.scores, *run.scores.seeds), each, strict=True)
-        ]
-        scores = changed[0].model_copy(update={"seeds": tuple(changed[1:])})
-        rows = np.full(ITEMS, 1.0) + each[0]
-        runs.append(replace(run, scores=scores, predictions=Predictions(np.ones(ITEMS), rows)))
-    assert same_model(*runs) == expected
+        model = scored((260,) * len(errors), device, draws=draws, parts=True)
+        first, *others = (
+            scores.model_copy(update={"main": main, "test_accuracy": None, "metrics": {main: by}})
+            for scores, by in zip((model.scores, *model.scores.seeds), each, strict=True)
+        )
+        changed = {
+            "task": "values",
+            "class_names": ("value",),
+            "scores": first.model_copy(update={"seeds": tuple(others)}),
+            "predictions": Predictions(np.ones(ITEMS), np.full(ITEMS, 1.0) + each[0]),
+        }
+        models.append(replace(model, **changed))
+    assert same_model(*models) == expected

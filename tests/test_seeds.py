@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from conftest import MakeExperiment, MakeResult
+from conftest import MakeExperiment
 from outputs import record_of, verdict
-from result_files import job_of, pair_of, read_pair, text_of, trained, with_seeds
+from planted_jobs import SCORES, compared, lasting, make_model, with_seeds
+from result_files import read_pair, text_of
 from training_process import measure_here, train_here
 
 from photofinish.answer.seeds import over_seeds
@@ -129,7 +130,6 @@ def test_seeds_are_evaluated_and_reported(train: Train, packed_split: PackedSpli
     write_evaluation(judged, results / records.EVALUATED)
     settings = Comparing(target_accuracy=0.01)
     pair = read_pair("small", results, settings)
-    assert pair.cpu.trained
     scores = [pair.cpu.trained.scores, *pair.cpu.trained.scores.seeds]
     accuracies = [cast("float", each.test_accuracy) for each in scores]
     table = {row["of"]: row for row in seeds_table(record_of(pair))}
@@ -154,32 +154,30 @@ def test_a_metric_that_is_no_number_for_one_seed_is_the_main_score_of_none(
     assert len(scores.of_all_seeds(scores.main)) == 3
 
 
-def test_the_devices_difference_is_compared_with_that_of_two_seeds(make_result: MakeResult) -> None:
+def test_the_devices_difference_is_compared_with_that_of_two_seeds() -> None:
     """0.03 between the devices from each seed; 0.04, 0.08 and 0.04 between two seeds."""
-    cpu = with_seeds(trained(make_result, accuracy=0.80), 0.84, 0.88)
-    gpu = with_seeds(trained(make_result, device="gpu", accuracy=0.83), 0.87, 0.91)
-    pair = pair_of(cpu, gpu)
+    jobs = []
+    for device, (first, *others) in (("cpu", (0.80, 0.84, 0.88)), ("gpu", (0.83, 0.87, 0.91))):
+        model = make_model(device, scores=SCORES.model_copy(update={"test_accuracy": first}))
+        jobs.append(lasting(30.0, device, trained=with_seeds(model, *others)))
+    answer = verdict(compared(*jobs))
     assert (
         "Over 3 seeds, the test accuracy differs by 3.00% between the devices "
         "and by 5.33% between two seeds."
-    ) in text_of(verdict(pair))
-    seeds = answer_of(verdict(pair)).seeds
+    ) in text_of(answer)
+    seeds = answer_of(answer).seeds
     assert [each.device for each in seeds] == ["cpu"] * 3 + ["gpu"] * 3
     scores = [each.score.value for each in seeds if each.score]
     assert scores == [0.80, 0.84, 0.88, 0.83, 0.87, 0.91]
 
 
-def test_seeds_of_values_differ_in_their_mean_absolute_error(make_result: MakeResult) -> None:
-    result = with_seeds(trained(make_result), 0.5)
+def test_seeds_of_values_differ_in_their_mean_absolute_error() -> None:
     main = "mean_absolute_error"
     further = SeedScores(seed=1, main=main, test_loss=0.5, metrics={main: 3.0})
     changed = {"main": main, "metrics": {main: 2.0}, "seeds": (further,)}
-    scores = result.scores.model_copy(update=changed)
-    values = job_of(replace(result, scores=scores)).trained
-    assert values
+    model = with_seeds(make_model(), 0.95)
+    values = replace(model, scores=SCORES.model_copy(update=changed))
     assert chance(over_seeds(values, 0.9), None) == (
         "Over 2 seeds, the mean absolute error is 2.5 (-0.6569 to 5.657). Two seeds differ by 1."
     )
-    accuracies = job_of(with_seeds(trained(make_result), 0.95)).trained
-    assert accuracies
-    assert " to 100.00%). " in chance(over_seeds(accuracies, 0.9), None)
+    assert " to 100.00%). " in chance(over_seeds(model, 0.9), None)

@@ -9,24 +9,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import MakeResult
 from numpy.typing import NDArray
-from result_files import job_of, trained, with_timings
+from planted_jobs import make_job
 
 from photofinish.answer.times import job_time
 from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean, total
-from photofinish.results import EpochTiming
 from photofinish.results.job import Job
-from photofinish.results.measured import TrainedRecords
 
 STARTUP_SECONDS = 5.0
 TRIES = 200
 Values = NDArray[np.float64]
-
-
-@pytest.fixture
-def made_up(make_result: MakeResult) -> TrainedRecords:
-    return trained(make_result)
 
 
 @dataclass(frozen=True)
@@ -48,15 +40,10 @@ class Drift:
         return np.exp(logs + noise).T
 
 
-def times(made_up: TrainedRecords, epochs: Sequence[float], planned: int) -> Job:
-    """Return the times of a training of which these epochs were trained."""
-    changed = {
-        "epochs": tuple(EpochTiming(seconds, 0.0, 1.7e9) for seconds in epochs),
-        "epochs_left": planned - len(epochs),
-        "startup_seconds": STARTUP_SECONDS,
-        "total_seconds": STARTUP_SECONDS + sum(epochs),
-    }
-    return job_of(with_timings(made_up, **changed))
+def partly(passes: Sequence[float], planned: int) -> Job:
+    """Make a job of which these passes were trained."""
+    left = planned - len(passes)
+    return make_job(passes, left=left, startup_seconds=STARTUP_SECONDS, validation_seconds=0.0)
 
 
 DRIFTS = [Drift(0.0, 30)] + [
@@ -68,48 +55,48 @@ WINDOWS = (15, 720), (60, 7200)
 @pytest.mark.parametrize("drift", DRIFTS, ids=str)
 @pytest.mark.parametrize(("seconds", "job_seconds"), WINDOWS)
 def test_a_jobs_interval_holds_its_time_while_the_machine_drifts(
-    made_up: TrainedRecords, drift: Drift, seconds: int, job_seconds: int
+    drift: Drift, seconds: int, job_seconds: int
 ) -> None:
     held = 0
     for epochs in drift.epochs(job_seconds, seed=seconds):
-        low, high = job_time(times(made_up, epochs[:seconds].tolist(), job_seconds)).interval
+        low, high = job_time(partly(epochs[:seconds].tolist(), job_seconds)).interval
         held += low <= STARTUP_SECONDS + epochs.sum() <= high
     assert held >= 0.85 * TRIES
 
 
 @pytest.mark.parametrize(("deviation", "least"), [(0.0, 0.95), (0.05, 0.85), (0.1, 0.75)])
 def test_a_ratios_interval_holds_the_truth_if_each_side_has_its_own_speed(
-    made_up: TrainedRecords, deviation: float, least: float
+    deviation: float, least: float
 ) -> None:
     """A CPU's 15 s of 12 min, and a whole training on a GPU. The true ratio is 12."""
     random, held = np.random.default_rng(3), 0
     for _ in range(TRIES):
         on_cpu, on_gpu = np.exp(random.normal(0, deviation, 2))
         cpu_epochs, gpu_epochs = np.exp(random.normal(0, 0.03, (2, 15)))
-        cpu = times(made_up, (12 * on_cpu * cpu_epochs).tolist(), 720)
-        gpu = times(made_up, np.tile(on_gpu * gpu_epochs, 48).tolist(), 720)
+        cpu = partly((12 * on_cpu * cpu_epochs).tolist(), 720)
+        gpu = partly(np.tile(on_gpu * gpu_epochs, 48).tolist(), 720)
         low, high = job_time(cpu).over(job_time(gpu))
         held += low <= (STARTUP_SECONDS + 12 * 720) / (STARTUP_SECONDS + 720) <= high
     assert held >= least * TRIES
 
 
-def test_more_epochs_do_not_widen_the_interval(made_up: TrainedRecords) -> None:
+def test_more_epochs_do_not_widen_the_interval() -> None:
     epochs = Drift(0.05, 30).epochs(240, seed=7)
     widths = []
     for count in (2, 4, 15, 60, 240):
-        ends = [job_time(times(made_up, each[:count].tolist(), 7200)).interval for each in epochs]
+        ends = [job_time(partly(each[:count].tolist(), 7200)).interval for each in epochs]
         widths.append(float(np.median([high / low for low, high in ends])))
     # A short window shows less of a slow drift.
     assert all(later < 1.01 * earlier for earlier, later in pairwise(widths))
 
 
-def test_a_run_that_comes_differs_from_the_one_that_was_timed(made_up: TrainedRecords) -> None:
+def test_a_run_that_comes_differs_from_the_one_that_was_timed() -> None:
     """Each run has its own speed: 8 % apart, a range of one run's error would hold 65 of 100."""
     random, held = np.random.default_rng(4), 0
     for _ in range(TRIES):
         timed, to_come = np.exp(random.normal(0, 0.08, 2))
         epochs = timed * np.exp(random.normal(0, 0.03, 15))
-        low, high = job_time(times(made_up, epochs.tolist(), 720)).interval
+        low, high = job_time(partly(epochs.tolist(), 720)).interval
         held += low <= STARTUP_SECONDS + 720 * to_come <= high
     assert held >= 0.85 * TRIES
 

@@ -96,7 +96,8 @@ def compare(
     """Find out all that is known of a job: its limits, its GPUs, its causes and its models."""
     cpu, gpu, why_no_gpu, references = pair
     settings, trained = settings or Comparing(), (cpu, gpu) if gpu else (cpu,)
-    bounds, gpus_elsewhere = speedup_bounds(cpu), _gpus_elsewhere(references, elsewhere)
+    bounds = speedup_bounds(cpu)
+    gpus_elsewhere = _gpus_elsewhere(references, elsewhere)
     steps = {job.device: epoch_step(job) for job in trained}
     rest_share = steps["cpu"].shares.get("the rest", 0.0)
     rented = renting(cpu, bounds, rest_share, settings, [*trained[1:], *gpus_elsewhere])

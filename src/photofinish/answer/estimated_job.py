@@ -160,7 +160,8 @@ class EstimatedJob:
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""
             epoch_seconds = self._epoch_seconds(step, loading_seconds, steps, cpu_factors[cpu])
-            between_seconds, passes = self._between_seconds, 1 + self._validation_share
+            between_seconds = self._between_seconds
+            passes = 1 + self._validation_share
             if self._rollout_seconds and cpu:  # if fast, it is validation
                 between_seconds += self._rollout_seconds
                 passes = 1.0
@@ -177,7 +178,8 @@ class EstimatedJob:
             pairs = pairwise((*times, seconds(end, end, end)))
             return math.hypot(*(log_ratio(one, other) for one, other in pairs))
 
-        middle_seconds, epoch_seconds = seconds(1, 1, 1), self._epoch_seconds(step, loading_seconds)
+        middle_seconds = seconds(1, 1, 1)
+        epoch_seconds = self._epoch_seconds(step, loading_seconds)
         hidden_seconds = max(0.0, self._most_loading_seconds - epoch_seconds)
         most_seconds = middle_seconds + epochs * (1 + self._validation_share) * hidden_seconds
         hidden = log_ratio(most_seconds, middle_seconds)
@@ -191,8 +193,7 @@ def _larger_batch(
     if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
-    precision = operations.precision(wanted_precision(run))
-    if fits(larger, precision, accelerator.memory_gib) == "no":
+    if fits(larger, accelerator.memory_gib) == "no":
         return None
     found = _estimate_step(run, None, larger, accelerator)
     if found is None:

@@ -42,7 +42,7 @@ class Pausable(Protocol):
     custom_functions: set[str]
     failure: Exception | None
 
-    def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> None: ...
+    def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> list[Tensor]: ...
 
 
 class FusedOperators(TorchFunctionMode):
@@ -71,24 +71,25 @@ class FusedOperators(TorchFunctionMode):
     def _run(self, func: Any, formula: Formula, *args: Any, **kwargs: Any) -> Any:
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
-        paused = patch.object(self._counts, "is_paused", new=True)
+        paused, kept = patch.object(self._counts, "is_paused", new=True), list[Tensor]()
         with paused, saved_tensors_hooks(_unchanged, _unchanged):
             output = func(*args, **kwargs)
-        outputs = list(tensors_in(output))
-        try:
-            self._counts.add_fused(formula(*args, **kwargs), outputs)
-        except Exception as error:  # noqa: BLE001  # as the script goes on
-            self._counts.failure = error
+            outputs = list(tensors_in(output))
+            try:
+                kept += self._counts.add_fused(formula(*args, **kwargs), outputs)
+            except Exception as error:  # noqa: BLE001  # as the script goes on
+                self._counts.failure = error
         for node in nodes_between(outputs, tensors_in([*args, *kwargs.values()])):
             node.register_prehook(self._node_begins)
-            node.register_hook(self._node_ended)
+            node.register_hook(partial(self._node_ended, kept))
         return output
 
     def _node_begins(self, _gradients: Any) -> None:
         self._counts.is_paused = True
 
-    def _node_ended(self, *_gradients: Any) -> None:
+    def _node_ended(self, kept: list[Tensor], *_gradients: Any) -> None:
         self._counts.is_paused = False
+        kept.clear()  # as the backward pass of a fused operator frees it
 
 
 def attention(

@@ -63,7 +63,8 @@ def turns(
             if way is not last:
                 way.settle()
             last = way
-            began_seconds, began_cpu_seconds = clock.now_seconds(), time.thread_time()
+            began_seconds = clock.now_seconds()
+            began_cpu_seconds = time.thread_time()
             way.take()
             return clock.now_seconds() - began_seconds, time.thread_time() - began_cpu_seconds
 

@@ -34,7 +34,8 @@ def answer_text(job: JobRecord) -> str:
         least, there_seconds = factor(worth.interval[0]), job.gpu.seen_step_seconds
         values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
         return say("only a GPU", phrase=phrase(worth), **values)
-    kind, cause = _kind(job, worth), short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
+    kind = _kind(job, worth)
+    cause = short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
@@ -105,7 +106,8 @@ def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
-        kind, idle_seconds = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        kind = "busy or idle" if load.idle_seconds else "busy"
+        idle_seconds = load.idle_seconds
         marks = {"mark": mark, "at_most": at_most}
         text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
     else:
@@ -211,7 +213,7 @@ def _no_estimate(job: JobRecord) -> str:
     if not job.options:
         return say("nothing recorded")
     largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
-    if largest.fits == "no" and largest.estimate:
+    if largest.fits == "no" and largest.estimate and largest.needed_bytes:
         needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
@@ -260,7 +262,6 @@ def runs_text(runs: tuple[int, int] | None) -> str:
 
 
 def _setting(job: JobRecord) -> str:
-    """Return the setting to change, with its gain of the whole job."""
     remedy, (device,) = job.action.remedy, job.action.devices
     assert remedy
     return say(

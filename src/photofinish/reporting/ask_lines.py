@@ -124,7 +124,8 @@ def bars(job: JobRecord) -> list[str]:
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
-    names, times = max(len(row.name) for row in rows), max(len(row.time) for row in rows)
+    names = max(len(row.name) for row in rows)
+    times = max(len(row.time) for row in rows)
     costs = max(len(row.cost) for row in rows)
     lines = []
     for row in rows:
@@ -156,7 +157,7 @@ def _row(gpu: Candidate) -> _DrawnBar:
     time = f"{mark}{ends if gpu.hides_loading else middle}{star}"
     start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
     fits = ""
-    if option := gpu.option:
+    if (option := gpu.option) and option.needed_bytes:
         needed = gibibytes(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)

@@ -76,7 +76,7 @@ TEMPLATES = {
     "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
     "uncounted": "no formula for the operator {names}",
     "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
-    "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
+    "none fits": "a step needs about {needed} GiB, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
     # The share of a job, an epoch or a step that takes most of its time.
     "share of start-up": "{share:.0%} of the job is start-up",
@@ -320,7 +320,7 @@ TEMPLATES = {
     "bar of setup": "░ setup",
     "bar unsure": "▒ rough guess",
     "fits yes": "fits ({needed} of {of:g} GiB)",
-    "fits perhaps": "may not fit ({needed} of {of:g} GiB or more)",
+    "fits perhaps": "may not fit ({needed} of {of:g} GiB)",
     "step bar": "one step on {device}, {step:time}:",
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
