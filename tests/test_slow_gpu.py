@@ -43,7 +43,6 @@ def with_load(**reasons: Any) -> dict[str, Any]:
         (with_load(gpu_slowdowns=("heat",)), "it reduced its clock"),
         ({"script": replace(SCRIPT, idle_share=0.9), "settings": None}, "it mostly waits"),
         ({"steady_state": None, "by_parts": None}, "not timed apart"),
-        (with_load(gpu_at_power_limit=True), "its power limit"),
     ],
 )
 def test_a_slow_step_is_named_with_its_likely_cause(changed: dict[str, Any], why: str) -> None:

@@ -38,7 +38,7 @@ If it is too small, intervals miss slow CPUs.
 
 _MOSTLY_IDLE = 0.5
 """Share of steps at whose end a GPU is idle, by hand, from which its host is too slow for it."""
-SlowGpuCause = Literal["others", "clock", "host", "loading", "power", "not known"]
+SlowGpuCause = Literal["others", "clock", "host", "loading", "not known"]
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,6 @@ def slow_gpu(cpu: Job, gpu: Job) -> SlowGpu | None:
         cause = "host"
     elif not _knows_waits(gpu):
         cause = "loading"
-    elif any(window.gpu_at_power_limit for window in windows):
-        cause = "power"
     return SlowGpu(gpu.median_step_seconds, step.seconds, cause)
 
 

@@ -71,8 +71,6 @@ class LoadWindow(Record):
     """Number of pages that the whole machine swapped in and out."""
     gpu_slowdowns: tuple[str, ...] = ()
     """Reasons why the GPU reduced its clock."""
-    gpu_at_power_limit: bool = False
-    """True if the GPU's power limit reduced its clock, as full load does."""
     gpu_others: int = 0
     """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them.
 
@@ -138,7 +136,6 @@ class GpuState(NamedTuple):
 
     slowdowns: tuple[str, ...] = ()
     processes: frozenset[int] = frozenset()
-    is_at_power_limit: bool = False
 
 
 def nvidia_handle(gpu: str) -> Any:
@@ -177,9 +174,7 @@ def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
             with suppress(pynvml.NVMLError):
                 running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 processes = frozenset(each.pid for each in running)
-        slowdowns = tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit)
-        is_at_limit = bool(reasons & pynvml.nvmlClocksThrottleReasonSwPowerCap)
-        return GpuState(slowdowns, processes, is_at_limit)
+        return GpuState(tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes)
 
     return read
 
@@ -210,8 +205,7 @@ class LoadMonitor:
             "faults": resource.getrusage(resource.RUSAGE_SELF).ru_majflt if resource else 0,
             "swapped": (swap.sin + swap.sout) // _PAGE_BYTES,
         }
-        self._gpu = self._gpu_state()
-        on_gpu = self._gpu.processes
+        self._slowdowns, on_gpu = self._gpu_state()
         # A container may list its host's processes, whose numbers mean nothing in it.
         others = on_gpu and on_gpu - {process.pid for process in _tree(self._root)}
         self._gpu_others = sum(map(psutil.pid_exists, others))
@@ -244,8 +238,7 @@ class LoadMonitor:
                 waited_for_core_seconds=passed["waited_seconds"] if counts_waiting else None,
                 major_page_faults=int(passed["faults"]),
                 swapped_pages=int(passed["swapped"]),
-                gpu_slowdowns=self._gpu.slowdowns,
-                gpu_at_power_limit=self._gpu.is_at_power_limit,
+                gpu_slowdowns=self._slowdowns,
                 gpu_others=max(gpu_others, self._gpu_others),
             )
         )

@@ -347,7 +347,6 @@ TEMPLATES = {
     "slow GPU: clock": "it reduced its clock",
     "slow GPU: host": "it mostly waits for the CPU",
     "slow GPU: loading": "perhaps its steps include waits for data, which were not timed apart",
-    "slow GPU: power": "its power limit reduced its clock",
     "slow GPU: not known": "a profiler would show why",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
