@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import random
 import re
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from conftest import MakeExperiment
 from training_process import FORK_SERVER
-from training_stage import wait_for
 
 from photofinish.config.experiment import Augmentation, Experiment, LoaderInput
 from photofinish.errors import EXIT_FAILED
@@ -33,11 +28,6 @@ from photofinish.training.world import World
 
 WORKERS = 2
 Loaded = Callable[..., Batches]
-
-
-def explained() -> AbstractContextManager[None]:
-    """Return the context manager that explains failures."""
-    return failures_explained("small", cast(Experiment, None), World(CPU))
 
 
 def batches_of(experiment: Any, normalise: Normaliser) -> Batches:
@@ -102,42 +92,6 @@ def test_a_worker_that_dies_ends_the_run_in_one_line_that_names_the_setting(
     assert re.fullmatch(rf"error: .*{message}.*/dev/shm.*input\.workers: 0.*\n", output), output
 
 
-@pytest.mark.slow
-def test_workers_end_soon_after_the_training_process_was_killed(tmp_path: Path) -> None:
-    output = tmp_path / "output.txt"
-    parent = FORK_SERVER.Process(
-        target=train_until_the_fault, args=("kill-parent persistent", output)
-    )
-    parent.start()
-    parent.join()
-    pids = output.read_text(encoding="utf-8").split()
-    assert parent.exitcode == -signal.SIGKILL
-    assert len(pids) == WORKERS
-    wait_for(lambda: not any(is_running(int(pid)) for pid in pids))
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def test_the_states_of_generators_are_kept_once_a_batch(
-    make_experiment: MakeExperiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read(row: int) -> tuple[Any, Any]:
-        return np.random.rand(2), np.int64(row)
-
-    kept = Mock(wraps=random.getstate)
-    monkeypatch.setattr(random, "getstate", kept)
-    part = Part("train", None, np.arange(8), Normaliser((), ()), read)
-    batches = make_batches(make_experiment(input={"name": "loader"}, batch_size=4), part, CPU)
-    before = np.random.get_state()[1]
-    assert len(list(batches.train_batches(0))) == kept.call_count == 2
-    assert np.array_equal(np.random.get_state()[1], before)
-
-
 class _FullSharedMemory(Normaliser):
     """Fails in the worker as PyTorch does where it can't place a batch."""
 
@@ -150,9 +104,8 @@ class _FullSharedMemory(Normaliser):
 
 def train_until_the_fault(fault: str, output: Path) -> None:
     """Train in a separate process."""
-    multiprocessing.set_start_method(
-        "fork", force=True
-    )  # as a training's, whose workers are its own children
+    # As a training's, whose workers are its own children.
+    multiprocessing.set_start_method("fork", force=True)
     with output.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -170,12 +123,8 @@ def train(fault: str) -> None:
         sampler=None,
     )
     normalise = _FullSharedMemory if fault == "full" else Normaliser
-    with explained():
-        for step, _ in enumerate(
-            batches_of(experiment, normalise((0.5,), (0.2,))).train_batches(0)
-        ):
-            if step == 1 and "kill-parent" in fault:
-                print(*worker_pids(), flush=True)
-                os.kill(os.getpid(), signal.SIGKILL)
+    with failures_explained("small", cast(Experiment, None), World(CPU)):
+        batches = batches_of(experiment, normalise((0.5,), (0.2,)))
+        for step, _ in enumerate(batches.train_batches(0)):
             if step == 1 and "kill" in fault:
                 os.kill(min(worker_pids()), signal.SIGKILL)

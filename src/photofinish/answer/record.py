@@ -118,6 +118,7 @@ class RunRecord:
     """Operators of a step without a formula for their arithmetic."""
     causes: tuple[KnownCause, ...]
     metrics: Mapping[str, float | None]
+    slow_line: tuple[float, str] | None
     script: JobScript | None
     scores: DeviceEvaluation | None
     """Scores of the model that it trained, with the names of its classes."""
@@ -290,6 +291,7 @@ def run_record(job: Job, diagnoses: Sequence[Diagnosis]) -> RunRecord:
         uncounted=operations.without_formula if operations else (),
         causes=tuple(_cause(job, each) for each in diagnoses),
         metrics=job.metrics,
+        slow_line=job.loader.slow_line if job.loader else None,
         script=script,
         scores=trained.scores if trained else None,
         class_names=trained.class_names if trained else (),

@@ -20,12 +20,7 @@ from photofinish.training.torch_device import CPU, is_accelerator
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
-_CLOCK_READINGS = 10
 _LEAST_BATCHES_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
-
-
-def differences(ends: list[float]) -> tuple[float, ...]:
-    return tuple(end - start for start, end in pairwise(ends))
 
 
 def measure_parts(trainer: Trainer, steps: int) -> StepParts:
@@ -51,7 +46,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
             marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
     if device == CPU:
-        seconds = differences(marks)
+        seconds = tuple(end - start for start, end in pairwise(marks))
     else:
         seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
     names = "forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"
@@ -60,7 +55,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
         training.to_device(batch)
-    parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
+    parts["copying_seconds"] = ((trainer.clock.now_seconds() - started_seconds) / steps,)
     if is_accelerator(device):
         settings, batches = trainer.experiment.input, steps
         if settings.name == "loader":
@@ -97,14 +92,7 @@ def mean_batch_seconds(trainer: Trainer, steps: int) -> float:
         del batch
         if loaded >= steps:
             break
-    return _mean_seconds(trainer, started_seconds, loaded)
-
-
-def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
-    """Return the mean time of a step since the start, without the time to read the clock."""
-    seconds = trainer.clock.now_seconds() - started_seconds
-    readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
-    return max(0.0, seconds - min(differences(readings))) / steps
+    return (trainer.clock.now_seconds() - started_seconds) / loaded
 
 
 def measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from photofinish.answer.record import MOST_OF_IT, Candidate, Decision, Interval, JobRecord, Worth
 from photofinish.reporting.causes import how_known, remedy_line, short_cause
@@ -194,6 +194,15 @@ def _waits(job: JobRecord, worth: Worth) -> str:
     if share > MOST_OF_IT:
         return say("waits for data", share=share)
     return say("waits for launches") if estimate.larger_batch else ""
+
+
+def slow_loading(job: JobRecord) -> Iterator[str]:
+    """Yield at which line loading takes longest, if loading is a cause of the answer."""
+    worth, lines = job.decision.worth, [run.slow_line for run in job.runs if run.slow_line]
+    causes = {found.likely or found.cause for run in job.runs for found in run.causes}
+    waits = _waits(job, worth) not in ("", say("waits for launches"))
+    if lines and (waits or "input-bound" in causes or _kind(job, worth) == "no by loading"):
+        yield say("slow line", share=lines[0][0], line=lines[0][1])
 
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
