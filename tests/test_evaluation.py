@@ -90,24 +90,12 @@ def test_the_scores_are_those_worked_out_by_hand() -> None:
     assert scores.confusion == ((2, 1, 0), (0, 1, 1), (0, 0, 1))
     assert scores.test_accuracy == pytest.approx(4 / 6)
     assert scores.test_loss == 0.5
-    by_hand = {
-        "cat": (1, 2 / 3, 4 / 5, 3),
-        "dog": (1 / 2, 1 / 2, 1 / 2, 2),
-        "owl": (1 / 2, 1, 2 / 3, 1),
-    }
-    for name, (precision, recall, f1, count) in by_hand.items():
-        own = scores.classes[name]
-        assert (own.precision, own.recall, own.f1) == pytest.approx((precision, recall, f1))
-        assert own.image_count == count
     assert scores.macro_f1 == pytest.approx((4 / 5 + 1 / 2 + 2 / 3) / 3)
     # The mean is of the classes that occur among targets or predictions.
-    scores = scores_of_classes(ACTUAL[:3], ACTUAL[:3], 0.5, NAMES)
-    assert (scores.macro_f1, scores.classes["owl"].f1) == (1, 0)
+    assert scores_of_classes(ACTUAL[:3], ACTUAL[:3], 0.5, NAMES).macro_f1 == 1
     assert scores_of_classes(ACTUAL[:3], PREDICTED[:3], 0.5, NAMES).macro_f1 == pytest.approx(2 / 5)
     # A single label is scored by its yes.
     scores = scores_of_labels(np.array([[1], [1], [0]]), np.array([[1], [0], [0]]), 0.5, ("a",))
-    own = scores.classes["a"]
-    assert (own.precision, own.recall, own.f1, own.image_count) == (1, 0.5, pytest.approx(2 / 3), 2)
     assert (scores.macro_f1, scores.test_accuracy) == pytest.approx((2 / 3, 2 / 3))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -20,6 +20,9 @@ from torch.overrides import TorchFunctionMode
 from .tensors import tensors_in
 from .timed_batches import is_loading
 from .without_formula import custom_functions, nodes_between
+
+if TYPE_CHECKING:
+    from .counting import Operators
 
 
 class FusedCount(NamedTuple):
@@ -35,20 +38,10 @@ class FusedCount(NamedTuple):
     """Number of time steps that a recurrent layer takes one after another."""
 
 
-class Pausable(Protocol):
-    """Counts of operators that can be paused."""
-
-    is_paused: bool
-    custom_functions: set[str]
-    failure: Exception | None
-
-    def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> list[Tensor]: ...
-
-
 class FusedOperators(TorchFunctionMode):
     """Counter of recurrent layers and attention, which pauses other counts during them."""
 
-    def __init__(self, counts: Pausable) -> None:
+    def __init__(self, counts: Operators) -> None:
         super().__init__()
         self._counts = counts
 
@@ -72,7 +65,7 @@ class FusedOperators(TorchFunctionMode):
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
         paused, kept = patch.object(self._counts, "is_paused", new=True), list[Tensor]()
-        with paused, saved_tensors_hooks(_unchanged, _unchanged):
+        with paused, saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
             output = func(*args, **kwargs)
             outputs = list(tensors_in(output))
             try:
@@ -165,10 +158,6 @@ def _recurrent(
     if not trains:
         return FusedCount(forward_flops, 0, forward, 0, (), 0)
     return FusedCount(forward_flops, backward_flops, forward, backward, (data,), gate_bytes)
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 Formula = Callable[..., FusedCount]

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from photofinish.answer.record import MOST_OF_IT, Candidate, Interval, JobRecord, Worth
 from photofinish.machine.load import share_of_others
@@ -190,6 +190,16 @@ def _waits(job: JobRecord, worth: Worth) -> str:
     if share > MOST_OF_IT:
         return say("waits for data", share=share)
     return say("waits for launches") if estimate.larger_batch else ""
+
+
+def slow_loading(job: JobRecord) -> Iterator[str]:
+    """Yield at which line loading takes longest, if loading is a cause of the answer."""
+    worth, loaders = job.decision.worth, [run.loader for run in job.runs if run.loader]
+    lines = [loader.slow_line for loader in loaders if loader.slow_line]
+    causes = {cause.likely or cause.cause for known in job.causes.values() for cause in known}
+    waits = _waits(job, worth) not in ("", say("waits for launches"))
+    if lines and (waits or "input-bound" in causes or _kind(job, worth) == "no by loading"):
+        yield say("slow line", share=lines[0][0], line=lines[0][1])
 
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:

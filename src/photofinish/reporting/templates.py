@@ -336,6 +336,7 @@ TEMPLATES = {
     "the GPU. {fix}",
     "stall of a mask": "{stall.file}:{stall.line} indexes with a mask in every step, so the CPU "
     "waits for the GPU. {fix}",
+    "slow line": "{share:.0%} of loading is {line}.",
     "read back": "Call it every 50 steps.",
     "keep size": "Its result's size is read back; `torch.where` keeps the size.",
     "make there": "Create the tensor on the GPU with `device=`.",

@@ -16,7 +16,9 @@ from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.script_figures import Figures, figures_of_runs, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
-_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks"
+_FIELDS = (
+    "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks", "slow_line",
+)  # fmt: skip
 """Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
@@ -133,6 +135,7 @@ class Process:
         """Values of the first step, to compare it on two devices."""
         self.recording_seconds = 0.0
         """Time that it took to record them."""
+        self.slow_line: list[Any] | None = None
         self.step_parts: dict[str, float] = {}
         """Time of parts of a step on the CPU."""
         self.named: int | None = None

@@ -23,7 +23,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import TimedPart
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_jobs import in_epochs
-from photofinish.results.measurements import Operations
+from photofinish.results.measurements import LoaderTimes, Operations
 from photofinish.results.pass_times import made_here
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
@@ -215,6 +215,7 @@ def measured_script(
         peak_reserved_bytes=process.peak_bytes["reserved_bytes"] or None,
         peak_host_memory_bytes=process.peak_bytes["host_bytes"],
         load=run.load,
+        loader=LoaderTimes(slow_line=(*process.slow_line,)) if process.slow_line else None,
         operations=operations,
         not_counted=None if operations else why_not,
     )
