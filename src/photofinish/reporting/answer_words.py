@@ -194,7 +194,7 @@ def _waits(job: JobRecord, worth: Worth) -> str:
 
 def slow_loading(job: JobRecord) -> Iterator[str]:
     """Yield at which line loading takes longest, if loading is a cause of the answer."""
-    worth, loaders = job.decision.worth, [run.loader for run in job.runs if run.loader]
+    worth, loaders = job.worth, [run.loader for run in job.runs if run.loader]
     lines = [loader.slow_line for loader in loaders if loader.slow_line]
     causes = {cause.likely or cause.cause for known in job.causes.values() for cause in known}
     waits = _waits(job, worth) not in ("", say("waits for launches"))
