@@ -26,7 +26,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from .lengths import watch_arguments
 from .recorder import Recorder
 from .without_gpu import map_cuda_to_the_cpu
 
@@ -77,7 +76,7 @@ def start() -> Recorder | None:
         if SEEDED in os.environ:
             torch.manual_seed(0)
 
-    calls = {"argparse": lambda: watch_arguments(recorder.note), "torch": torch_imported}
+    calls = {"torch": torch_imported}
     if SEEDED in os.environ:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
