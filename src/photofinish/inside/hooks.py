@@ -27,7 +27,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from .lengths import watch_arguments
 from .recorder import Recorder
 from .recorder_files import LineFile
 from .without_gpu import failure, map_cuda_to_the_cpu
