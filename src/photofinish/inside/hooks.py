@@ -78,7 +78,6 @@ def start() -> Recorder | None:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
     if recorder:
-        calls["argparse"] = functools.partial(watch_arguments, recorder.note)
         for name in OTHER_LIBRARIES:
             calls[name] = functools.partial(recorder.other_imported, name)
         ranks = os.environ.get("WORLD_SIZE", "")
