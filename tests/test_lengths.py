@@ -236,6 +236,9 @@ for train_rows, test_rows in folds: train(4)
 # folds of a generator, in a list: 6 epochs, folds x epochs
 folds = list(Folds().split(data))
 for fold, (rows, others) in enumerate(folds): train(2)
+# folds of a splitter that has no name: a part, 2 epochs, epochs
+for seed in range(2):
+    for rows, others in Folds().split(data): train(2)
 # folds of a splitter: 6 epochs, folds.split(data) x epochs
 folds = Folds()
 for fold, (rows, others) in enumerate(folds.split(data)): train(2)

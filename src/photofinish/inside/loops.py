@@ -71,9 +71,9 @@ def length_of_loops() -> dict[str, Any] | None:
     # What follows within an iteration is of its epoch, or of another optimizer.
     within = ("more", "again") if passes else ("more",)
     loops = [loop for at, loop in enumerate(loops) if at < last or loop.follows not in within]
-    unclear = [at for at, loop in enumerate(loops) if loop.count is None and not loop.is_pass]
+    end = max((at for at, loop in enumerate(loops) if loop.is_pass), default=-1)
+    unclear = [at for at, loop in enumerate(loops) if loop.count is None and at != end]
     inner = loops[max(unclear, default=-1) + 1 :]
-    inner = [*itertools.dropwhile(lambda loop: loop.count is None, inner)]
     known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
     value = math.prod(loop.count or 0 for loop in known)
     if not known or value < 1 or not all(loop.count for loop in inner[len(known) + 1 :]):
