@@ -1,4 +1,4 @@
-"""A script's data loaders: batches with timed waits, and the line at which most of loading goes."""
+"""A script's data loaders: batches with timed waits, and the slowest line."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _clock = time.perf_counter
 _PERIOD_SECONDS, _SWITCH_SECONDS, _MOST_SECONDS = 0.005, 0.0001, 20.0
 """Times by hand: between samples of stacks, until one is taken, and to sample a script."""
-_FEWEST_SAMPLES, _LEAST_SHARE = 20, 0.2
-"""Samples, and share of loading at a line, below which no line is named, by hand."""
+_FEWEST_SAMPLES, _MOST_SAMPLES, _LEAST_SHARE = 20, 200, 0.2
+"""Numbers of samples, and share of loading from which on a line is named, by hand."""
 _NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent.parent)
 _NO_CALLS = "", "photofinish", "torch"
 """Libraries whose functions call the user's, collate, or wait for workers."""
@@ -35,7 +35,6 @@ def is_loading() -> bool:
 
 
 def loaded(load: Callable[[Any], Any], given: Any) -> Any:
-    """Call a function that loads, and let `is_loading` and `sample_lines` know."""
     now = threading.get_ident(), _clock()
     _loading.append(now)
     try:
@@ -46,14 +45,14 @@ def loaded(load: Callable[[Any], Any], given: Any) -> Any:
 
 @functools.cache
 def library_of(file: str) -> str | None:
-    """Return the library that has a file, "" for Python's and ours, or None for the user's."""
+    """Return a file's library, "" for Python's and ours, None for the user's."""
     if installed := _INSTALLED.search(file):
         return installed[1]
     return "" if file.startswith(_NOT_OWN) else None
 
 
 def charged(stack: Iterable[tuple[str, int, str]]) -> str:
-    """Return the user's nearest line in a stack, with the library's function that it calls, or "".
+    """Return the user's nearest line in a stack, with the call of a library, or "".
 
     A frame is a file, a line and a function, the innermost first.
     """
@@ -69,7 +68,7 @@ def charged(stack: Iterable[tuple[str, int, str]]) -> str:
 
 
 def slowest_line(samples: Sequence[str]) -> tuple[float, str] | None:
-    """Return the largest share of loading at a line, and the line, or None if that isn't clear."""
+    """Return the largest share of loading at a line, and the line, if it is clear."""
     count = Counter(samples)
     slowest = max(filter(None, count), key=count.__getitem__, default="")
     share = count[slowest] / max(1, len(samples))
@@ -78,17 +77,17 @@ def slowest_line(samples: Sequence[str]) -> tuple[float, str] | None:
 
 
 def sample_lines(seconds: float) -> list[str]:
-    """Return a list to which a thread adds the lines at which others load, for so many seconds.
+    """Return a list to which a thread adds, for a while, lines at which others load.
 
-    A line is there once for each period, also where a function in C let no other thread run.
+    A line is there once a period, also where C code let no other thread run.
     """
     samples, ends_at = list[str](), _clock() + seconds
 
     def sample() -> None:
         now, interval_seconds = _clock(), sys.getswitchinterval()
-        # By default, a sample waits for up to 5 ms, until a function lets other threads run.
+        # By default, a sample waits for up to 5 ms until a function allows it.
         sys.setswitchinterval(_SWITCH_SECONDS)
-        while now < ends_at:
+        while now < ends_at and len(samples) < _MOST_SAMPLES:
             before = now
             time.sleep(_PERIOD_SECONDS)
             now = _clock()

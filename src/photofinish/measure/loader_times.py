@@ -40,14 +40,16 @@ def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: 
     """Time loading in this process, then try workers."""
     # As PyTorch does in a worker.
     with with_threads(1 if batches.settings.workers else torch.get_num_threads()):
-        seconds, dataset = budget.alone_seconds, batches.dataset
+        seconds, dataset = budget.alone_seconds * 2 / 3, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
         alone, count = batches.with_workers(0, size), batches.image_count // size
-        epochs = (islice(alone.host_batches(epoch), count) for epoch in itertools.count())
-        samples = sample_lines(seconds)
-        batch_seconds = time_batches(chain.from_iterable(epochs), size, seconds)
-        whole_seconds = batch_seconds * batches.batch_size / size
+        load = chain.from_iterable(
+            islice(alone.host_batches(epoch), count) for epoch in itertools.count()
+        )
+        whole_seconds = time_batches(load, size, seconds) * batches.batch_size / size
+        samples = sample_lines(seconds / 2)
+        time_batches(load, size, seconds / 2)  # untimed, as samples take time
         loading = LoaderTimes(whole_seconds=whole_seconds, slow_line=slowest_line(samples))
         if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
             return loading

@@ -20,7 +20,7 @@ _VALIDATION_SHARE = 0.2
 
 
 def is_over(trainer: Trainer, ends_seconds: float) -> bool:
-    """Return True after a time, by the clock of rank 0: all ranks stop after the same step."""
+    """Return True after a time by the clock of rank 0, for equal steps of all."""
     return bool(trainer.team.broadcast_object(time.perf_counter() >= ends_seconds))
 
 

@@ -170,7 +170,7 @@ class TriedWorkers(Record):
 
 
 class LoaderTimes(Record):
-    """Times of loading without steps, by measure/loader_times.py, or a script's slow line alone."""
+    """Times of loading without steps. A script has its slow line alone."""
 
     whole_seconds: float = 0.0
     """Seconds for a batch in one process."""
@@ -178,7 +178,7 @@ class LoaderTimes(Record):
     """Loading by 1, 2, 4, ... workers, by one for each core, and by the loader's own number."""
     tried_inputs: tuple[Tried, ...] = ()
     slow_line: tuple[float, str] | None = None
-    """Largest share of loading at one line, and that line with the function that it calls."""
+    """Largest share of loading at a line, and that line."""
 
     def start_seconds_by(self, workers: int) -> float:
         """Return the time that this many workers take to start and end, or 0 if it is unknown."""
