@@ -6,7 +6,9 @@ the host waits, reads values back or copies to the device, which would slow a re
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ import recorded_jobs
 import torch
 from conftest import MakeRun, assert_same_run, digits_plan, learnable_images
 from recorder import OperationRecorder
-from rehearsal_device import Counts, counts
+from rehearsal_device import Counts, counts, most_held_bytes
 from torch import nn
 from torch.optim import SGD
+from torchvision import models
 
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
+from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.attribution import profile
 from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
@@ -271,3 +275,52 @@ def test_captured_steps_learn_the_same_bits_without_waiting(
         found = counted(four)
     assert found.operations > 20
     assert (found.waits, found.reads, found.copies_in) == (0, 0, 0)
+
+
+# -- memory, predicted from a step on the CPU ----------
+
+
+def sequence(*layers: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: copy.deepcopy(nn.Sequential(*layers, nn.Flatten(), nn.LazyLinear(10)))
+
+
+PIXELS, WORDS = (16, 3, 32, 32), (16, 64, 96)
+NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+    "linear": (PIXELS, sequence()),
+    "wide": (PIXELS, sequence(nn.Flatten(), nn.Linear(3072, 1024), nn.GELU(), nn.Tanh())),
+    "cnn": (PIXELS, sequence(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2))),
+    "norm": (PIXELS, sequence(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))),
+    "words": (WORDS, sequence(nn.Linear(96, 192), nn.Tanh(), nn.Linear(192, 96))),
+    "sound": (WORDS, sequence(nn.Conv1d(64, 32, 5), nn.Softmax(-1), nn.AvgPool1d(2))),
+    "resnet18": (PIXELS, models.resnet18),
+    "squeezenet": (PIXELS, partial(models.squeezenet1_1, dropout=0.0)),
+    "shufflenet": (PIXELS, models.shufflenet_v2_x0_5),
+    "densenet121": (PIXELS, models.densenet121),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("frees_first", [True, False], ids=["zero_grad first", "then forward"])
+def test_the_memory_of_a_step_is_what_the_device_counts(
+    device: torch.device, name: str, frees_first: bool
+) -> None:
+    shape, make = NETWORKS[name]
+    labels, most_bytes = torch.zeros(shape[0], dtype=torch.int64), []
+    for on in (CPU, device):
+        network = make()
+        network(torch.ones(shape))
+        optimizer = torch.optim.Adam(network.to(on).parameters())
+        for number in range(3):
+            counting = ScriptStep() if on == CPU and number == 2 else None
+            most_held_bytes()
+            if frees_first:
+                optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(network(torch.ones(shape).to(on)), labels.to(on))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if counting:
+                counting.optimizer_stepped(optimizer)
+                most_bytes.append(counting.end()["operations"]["peak_allocated_bytes"])
+        del loss
+    assert most_bytes[0] == pytest.approx(most_held_bytes(), rel=0.02)

@@ -33,6 +33,7 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
 from photofinish.data.split import split
+from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES
 from photofinish.machine.load import LoadWindow
@@ -80,8 +81,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST = (
-    *("pipeline", "accelerator_rehearsal", "fleet", "lifeline", "torchrun", "benchmarks"),
-    *("kill_and_resume", "team", "scripts", "gate", "ask", "commands", "imports", "golden"),
+    *("pipeline", "kill_and_resume", "accelerator_rehearsal", "fleet", "distributed", "benchmarks"),
+    *("scripts", "gate", "ask", "commands", "imports", "golden"),
 )
 """Files of tests that take from one to five minutes, longest first."""
 
@@ -111,6 +112,8 @@ def own_environment() -> Iterator[None]:
     ):
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setenv("XDG_STATE_HOME", folder)
+        for name in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL"):
+            monkeypatch.setenv(f"GIT_{name}", "test@example.com")
         for name in ("PYTHONDONTWRITEBYTECODE", "DVC_ROOT", "MLFLOW_TRACKING_URI"):
             monkeypatch.delenv(name, raising=False)
         yield
@@ -395,13 +398,6 @@ def run_command(
     )
 
 
-def run_stage(script: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a stage's script in a folder that is no clone of the project."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    command = warm_python.executable(), str(ROOT / "stages" / f"{script}.py"), *arguments
-    return run_command(command, cwd, environment)
-
-
 @dataclass(frozen=True)
 class Project:
     """A clone of this project with its own DVC cache and MLflow store."""
@@ -438,8 +434,7 @@ class Project:
         return ran.stdout
 
     def commit(self) -> None:
-        self.git("add", "--all")
-        self.git("commit", "--quiet", "--message", "test")
+        commit_all(self.root)
 
     def write_params(self, params: dict[str, Any]) -> None:
         text = yaml.safe_dump(params, sort_keys=False)
@@ -449,6 +444,13 @@ class Project:
         """Replace MLflow, which takes most of the time of a small training, by nothing."""
         replace_mlflow(self.root / "src/photofinish")
         return self
+
+
+def commit_all(folder: Path) -> str:
+    """Commit all files, in a new repository if there is none, and return the commit."""
+    for command in ("init", "add --all", "commit --allow-empty --message test"):
+        git(folder, *command.split())
+    return git(folder, "rev-parse", "HEAD")
 
 
 def replace_mlflow(package: Path) -> None:
@@ -474,10 +476,7 @@ def clone_project(root: Path) -> Project:
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     environment["PYTHONPATH"] = str(root / "src")
     project = Project(root, environment)
-    project.git("init", "--quiet")
-    project.git("config", "user.name", "test")
-    project.git("config", "user.email", "test@example.com")
-    project.commit()
+    commit_all(root)
     return project
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from conftest import run_stage
 from PIL import Image
 
 from photofinish.config.datasets import DatasetPlan
 from photofinish.data.images import UInt8Array
-from photofinish.files import write_bytes_atomically
 
 RED, GREEN, BLUE = (220, 20, 20), (20, 220, 20), (20, 20, 220)
 
@@ -36,13 +33,6 @@ def write_picture(
 def plan_of(**dataset: Any) -> DatasetPlan:
     plan = {"name": "birds", "dataset": dataset, "local_files": None}
     return DatasetPlan.model_validate_json(json.dumps(plan, default=str))
-
-
-def run_split(plan: DatasetPlan, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the stage as DVC does, in `folder`, into its data/splits/birds."""
-    write_bytes_atomically(folder / "plan.json", plan.model_dump_json().encode())
-    folders = ("--raw", "data/raw/birds", "--out", "data/splits/birds")
-    return run_stage("split", "--dataset", "plan.json", *folders, cwd=folder)
 
 
 def through_pil(path: Path, size: tuple[int, int] | None = None) -> UInt8Array:

@@ -21,7 +21,6 @@ from photofinish.results.measurements import SteadyState
 from photofinish.results.pass_times import Overhead
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
-    ClassScores,
     DeviceEvaluation,
     DeviceLabel,
     FirstStep,
@@ -79,13 +78,11 @@ FIRST_STEP = FirstStep(
     output_rounding={"1": 1e-4, "3": 5e-5},
     gradient_rounding={"1.weight": 1e-5, "3.weight": 1e-5},
 )
-ONE_CLASS = ClassScores(precision=0.75, recall=0.75, f1=0.75, image_count=4)
 SCORES = DeviceEvaluation(
     main="test_accuracy",
     test_accuracy=0.75,
     test_loss=0.5,
     macro_f1=0.7,
-    classes={"cat": ONE_CLASS, "dog": ONE_CLASS},
     confusion=((3, 1), (1, 3)),
 )
 PREDICTIONS = Predictions(np.repeat([0, 1], 4), np.array([0, 0, 0, 1, 0, 1, 1, 1]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from recipe import FailsAtStep
 from torch import nn
 
 from photofinish.config.experiment import Experiment
@@ -41,35 +42,15 @@ class _Draws(nn.Module):
         return outputs
 
 
-class _FailsInSecondStep(nn.Module):
-    def __init__(self, fails: bool) -> None:
-        super().__init__()
-        self.layer, self.fails, self.steps = nn.Linear(64, 3), fails, 0
+def _noting(give: Callable[..., Iterator[Batch]], labels: list[list[int]]) -> Any:
+    """Let a method that gives batches note their labels."""
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.steps += self.training
-        outputs: torch.Tensor = self.layer(images.flatten(1))
-        return outputs * float("nan") if self.fails and self.steps == 2 else outputs
+    def batches(*arguments: int) -> Iterator[Batch]:
+        for images, targets in give(*arguments):
+            labels.append(targets.tolist())
+            yield images, targets
 
-
-class _Watched(Batches):
-    """Batches that note the labels they gave."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
-        self.image_count, self.batch_size = batches.image_count, batches.batch_size
-        self.labels: list[list[int]] = []
-
-    def train_batches(self, epoch: int, at_once: int = 1) -> Iterator[Batch]:
-        return self._watch(self._batches.train_batches(epoch, at_once))
-
-    def eval_batches(self) -> Iterator[Batch]:
-        return self._watch(self._batches.eval_batches())
-
-    def _watch(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        for images, labels in batches:
-            self.labels.append(labels.tolist())
-            yield images, labels
+    return batches
 
 
 def run_rank(
@@ -94,50 +75,42 @@ def run_rank(
 
 
 def _train(team: World, experiment: Experiment, split: PackedSplit, case: str) -> dict[str, Any]:
-    def batches(part: PartName) -> _Watched:
+    labels: dict[PartName, list[list[int]]] = {"train": [], "validation": []}
+
+    def batches(part: PartName) -> Batches:
         normalise = Normaliser(split.manifest.mean, split.manifest.std)
         images = Part(part, split.images(part), split.labels(part), normalise)
-        return _Watched(make_batches(experiment, images, CPU, team.rank, team.size))
+        made = make_batches(experiment, images, CPU, team.rank, team.size)
+        for name in ("train_batches", "eval_batches"):
+            setattr(made, name, _noting(getattr(made, name), labels[part]))
+        return made
 
-    training, validation = batches("train"), batches("validation")
-    network = _network(experiment, case, team.rank)
-    trainer = Trainer(experiment, network, training, validation, CPU, team)
+    def new_trainer() -> Trainer:
+        parts = batches("train"), batches("validation")
+        return Trainer(experiment, _network(experiment, case, team.rank), *parts, CPU, team)
+
+    trainer = new_trainer()
+    if "resumed" in case:  # after the first epoch, from what rank 0 has then
+        first = new_trainer()
+        first.prepare()
+        next(iter(first.epochs()))
+        trainer.load_state_dict(
+            team.broadcast_object(first.state_dict() if team.rank == 0 else None)
+        )
     if "not finite" not in case:
         trainer.prepare()
-    if "resumed" in case:
-        trainer = _resumed(trainer, experiment, case, team, training, validation)
-    training.labels.clear()
-    validation.labels.clear()
-    if isinstance(network, _Draws):
-        network.drawn.clear()
+    for noted in labels.values():
+        noted.clear()
+    drawn = getattr(trainer.network, "drawn", [])
+    drawn.clear()
     list(trainer.epochs())
     return {
         "weights": trainer.network.state_dict(),
         "metrics": trainer.progress.metrics,
-        "labels": training.labels,
-        "validation_images": sum(map(len, validation.labels)),
-        "drawn": getattr(network, "drawn", None),
+        "labels": labels["train"],
+        "validation_images": sum(map(len, labels["validation"])),
+        "drawn": drawn,
     }
-
-
-def _resumed(
-    trainer: Trainer,
-    experiment: Experiment,
-    case: str,
-    team: World,
-    training: Batches,
-    validation: Batches,
-) -> Trainer:
-    """One that goes on after the first epoch, from what rank 0 has then."""
-    trainer.experiment = experiment.model_copy(update={"epochs": 1})
-    list(trainer.epochs())
-    state = team.broadcast_object(trainer.state_dict() if team.rank == 0 else None)
-    fresh = Trainer(
-        experiment, _network(experiment, case, team.rank), training, validation, CPU, team
-    )
-    fresh.load_state_dict(state)
-    fresh.prepare()
-    return fresh
 
 
 def _network(experiment: Experiment, case: str, rank: int) -> nn.Module:
@@ -145,5 +118,5 @@ def _network(experiment: Experiment, case: str, rank: int) -> nn.Module:
     if "dropout" in case:
         return _Draws()
     if "not finite" in case:
-        return _FailsInSecondStep(fails=rank == 1)
+        return FailsAtStep(2 if rank == 1 else -1)
     return build_model(experiment.model, (1, 8, 8), 3, experiment.seed)

@@ -89,6 +89,12 @@ def both(outputs: Batch, targets: Batch) -> torch.Tensor:
     return cross_entropy(outputs[0], targets[0]) + cross_entropy(outputs[1], targets[1])
 
 
+def fading(outputs: torch.Tensor, _targets: torch.Tensor, calls: list[int] = []) -> torch.Tensor:  # noqa: B006
+    """Become smaller with each call."""
+    calls.append(1)
+    return outputs.sum() / len(calls)
+
+
 def margin_step(network: nn.Module, batch: Batch, smoothing: float = 0.1) -> torch.Tensor:
     images, targets = batch
     return cross_entropy(network(images), targets, label_smoothing=smoothing)
@@ -144,3 +150,17 @@ def gan_loss(network: Gan, batch: Batch) -> torch.Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         return network.loss(batch[0], 0) + network.loss(batch[0], 1)
+
+
+class FailsAtStep(nn.Module):
+    """Network that returns NaN at one training step, from 1, or in validation (0)."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.layer, self.step, self.steps = nn.Linear(64, 3), step, 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        fails = self.steps == self.step if self.training else self.step == 0
+        outputs: torch.Tensor = self.layer(images.flatten(1))
+        return outputs * float("nan") if fails else outputs

@@ -47,13 +47,10 @@ STEP = measurements.Operations(
     images=16,
     flops=10**12,
     kernels=100,
-    parameter_bytes=2**20,
-    gradient_bytes=2**20,
-    optimizer_bytes=2**20,
-    saved_activations=2**20,
     saved_tensor_bytes=10**9,
-    batch_bytes=0,
-    resident_bytes=0,
+    peak_allocated_bytes=2**23,
+    peak_reserved_bytes=2**24,
+    fixed_bytes=2**20,
 )
 QUIET = BUSY.model_copy(update={"wall_seconds": 1000.0, "others_cpu_seconds": 0.0})
 """A long time without other programs."""

@@ -52,9 +52,7 @@ def assert_same_with_and_without(
     ],
     ids=str,
 )
-def test_a_captured_validation_gives_the_same_sums_also_after_a_resume(
-    make_job: MakeJob, settings: dict[str, Any]
-) -> None:
+def test_captured_validation_has_the_same_sums(make_job: MakeJob, settings: dict[str, Any]) -> None:
     settings = WITH_STATE | settings
     recorded = assert_same_with_and_without(make_job, network_with_state(), **settings)
     assert recorded.validator.is_captured is ("early_stopping" not in settings)  # it has ended
@@ -67,9 +65,7 @@ def test_a_captured_validation_gives_the_same_sums_also_after_a_resume(
 
 
 @pytest.mark.parametrize("kind", ["off", "auto"])
-def test_averaged_weights_are_validated_with_the_trained_network_s_running_means(
-    make_job: MakeJob, kind: str
-) -> None:
+def test_averaged_weights_have_the_networks_running_means(make_job: MakeJob, kind: str) -> None:
     made = trained(make_job(network_with_state(), cuda_graphs=kind, ema=0.5, **WITH_STATE))
     assert made.validator.is_captured is (kind == "auto")
     pairs = zip(made.result.buffers(), made.network.buffers(), strict=True)
@@ -93,9 +89,7 @@ def reads_back(network: nn.Module, _images: object, outputs: torch.Tensor) -> No
     ("python", "why"),
     [(counts, "captured, it gave other sums"), (reads_back, "capturing it failed (aten.")],
 )
-def test_a_validation_that_cant_be_captured_is_eager_and_the_steps_are_not(
-    make_job: MakeJob, python: Callable[..., Any], why: str
-) -> None:
+def test_only_validation_is_eager(make_job: MakeJob, python: Callable[..., Any], why: str) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     network.register_forward_hook(python)
     recorded = trained(make_job(network))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
+from collections.abc import Hashable, Iterator
+from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from conftest import ROOT
 from dvc.utils.hydra import apply_overrides
 from dvc.utils.serialize import parse_yaml
@@ -17,7 +22,7 @@ from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, 
 from photofinish.config.loader import Params, read_params
 from photofinish.config.loss_settings import BceWithLogits, CrossEntropy
 from photofinish.config.metrics import EarlyStopping
-from photofinish.config.networks import LinearModel
+from photofinish.config.networks import MlpModel
 from photofinish.errors import ConfigError
 from photofinish.machine.fingerprint import check_data_parallel
 from photofinish.planning.checks import check_custom_code_calls
@@ -47,6 +52,7 @@ SGD = "optimizer: {name: sgd, lr: 0.1, momentum: 0.9}"
 SGD_SETTINGS: dict[str, Any] = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
 GPU = "gpu: {kind: auto, count: 1, if_missing: skip}"
 DIGITS = "{source: digits, validation: 0.15, test: 0.15}"
+NO_VALIDATION = "{source: digits, validation: 0, test: 1}"
 LINEAR = "linear: {dataset: digits, model: linear}"
 LR = "optimizer: {lr: 0.05}"
 UNNAMED = """epochs: 10
@@ -97,6 +103,16 @@ PROBLEMS = [
     ("source: digits", "source: mnist", "13  datasets.digits.source", "did you mean 'MNIST'?"),
     ("test: 0.15", "test: 1.5", "13  datasets.digits.test", "fraction between 0 and 1"),
     (DIGITS, "{source: MNIST}", "13  datasets.digits.validation", "required"),
+    (DIGITS, "{source: digits, validation: 0, test: 0}", "13  datasets.digits.test", "0"),
+    *(
+        (
+            f"{DIGITS}\nexperiments:\n  linear: {{",
+            f"{NO_VALIDATION}\nexperiments:\n  linear: {{{key}: {value}, ",
+            f"15  experiments.linear.{key}",
+            "this follows the validation part, but datasets.digits has none",
+        )
+        for key, value in (("early_stopping", "{patience: 2}"), ("schedule", "reduce_on_plateau"))
+    ),
     (DIGITS, "{source: csv, validation: 1, test: 1}", "13  datasets.digits", "either path"),
     ("model: linear", "model: liner", "15  experiments.linear.model.name", "mean 'linear'?"),
     (
@@ -220,7 +236,7 @@ def test_several_problems_are_all_reported_in_the_order_of_their_lines(params_fi
     ("old", "new", "line"),
     [("epochs: 10", "epochs: -1", 3), ("lr: 0.1, ", "", 5), ("name: sgd", "name: sdg", 5)],
 )
-def test_a_problem_in_the_defaults_is_reported_once_however_many_inherit_it(
+def test_an_inherited_problem_is_told_once(
     params_file: Path, old: str, new: str, line: int
 ) -> None:
     heir = "{dataset: digits, model: linear, optimizer: {weight_decay: 0.1}}"
@@ -229,9 +245,7 @@ def test_a_problem_in_the_defaults_is_reported_once_however_many_inherit_it(
     assert place.startswith(f"{line}  defa")
 
 
-def test_an_experiments_own_problem_is_reported_next_to_that_of_the_defaults(
-    params_file: Path,
-) -> None:
+def test_an_experiments_own_problem_is_reported_beside_the_defaults(params_file: Path) -> None:
     text = changed(("lr: 0.1, ", ""), (LR, "optimizer: adam"))
     own = "16  experiments.mlp.optimizer.lr"
     assert places_in(params_file, text) == ["5  defaults.optimizer.lr", own]
@@ -239,12 +253,11 @@ def test_an_experiments_own_problem_is_reported_next_to_that_of_the_defaults(
     assert places == ["14  experiments.linear.epochs", "15  experiments.mlp.epochs"]
 
 
-# What is changed in GOOD, and some of the settings that an experiment then has.
-Merged = tuple[list[tuple[str, str]], dict[str, Any]]
-MERGED_LINEAR: dict[str, Merged] = {
+# What is changed in GOOD, and some of the settings that mlp then has.
+MERGED: dict[str, tuple[list[tuple[str, str]], dict[str, Any]]] = {
     "an experiment inherits the defaults": (
-        [],
-        {"model": LinearModel(name="linear"), "optimizer": Optimizer(**SGD_SETTINGS), "epochs": 10},
+        [(f", {LR}", "")],
+        {"model": MlpModel(name="mlp", hidden=(32,)), "optimizer": Optimizer(**SGD_SETTINGS)},
     ),
     "an experiment needs no defaults": (
         [
@@ -254,8 +267,6 @@ MERGED_LINEAR: dict[str, Merged] = {
         ],
         {"epochs": 1, "seed": 0, "schedule": Schedule(), "precision": "fp32"},
     ),
-}
-MERGED: dict[str, Merged] = {
     "a block of the same kind overrides single keys": (
         [],
         {"optimizer": Optimizer(**SGD_SETTINGS | {"lr": 0.05})},
@@ -302,20 +313,18 @@ MERGED: dict[str, Merged] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "settings"),
-    [("linear", *each) for each in MERGED_LINEAR.values()]
-    + [("mlp", *each) for each in MERGED.values()],
-    ids=[*MERGED_LINEAR, *MERGED],
-)
+@pytest.mark.parametrize(("changes", "settings"), MERGED.values(), ids=MERGED)
 def test_an_experiment_is_merged_with_the_defaults(
-    params_file: Path, name: str, changes: list[tuple[str, str]], settings: dict[str, Any]
+    params_file: Path, changes: list[tuple[str, str]], settings: dict[str, Any]
 ) -> None:
-    experiment = read(params_file, changed(*changes)).experiments[name]
+    experiment = read(params_file, changed(*changes)).experiments["mlp"]
     assert {key: getattr(experiment, key) for key in settings} == settings
 
 
 def test_the_documented_values_of_dvc_exp_run_can_be_set(params_file: Path) -> None:
+    params_file.write_text(GOOD, encoding="utf-8")
+    apply_overrides(params_file, ["+experiments.linear.cuda_graphs=on"])  # + adds a key
+    assert read_params(params_file).experiments["linear"].cuda_graphs == "on"
     params = {"your-repository": ROOT / "src/photofinish/commands/params.yaml"}
     count = 0
     for page in (ROOT / "docs").glob("*.md"):
@@ -328,16 +337,43 @@ def test_the_documented_values_of_dvc_exp_run_can_be_set(params_file: Path) -> N
     assert count >= 4
 
 
-def test_cuda_graphs_can_be_set_by_dvc_exp_run(params_file: Path) -> None:
-    params_file.write_text(GOOD, encoding="utf-8")
-    # as `dvc exp run -S` does; + adds a key
-    apply_overrides(params_file, ["+experiments.linear.cuda_graphs=on"])
-    assert read_params(params_file).experiments["linear"].cuda_graphs == "on"
+ODD: list[Any] = [
+    *(None, True, -1, 10**400, float("nan"), "a", "\ud800", date(2026, 1, 1)),
+    *([], [{}], {"a": 1}, {None: 1}, {1.5: {}}),
+]
 
 
-def test_accelerators_and_prices_survive_the_plan_file_and_may_be_left_out(
-    params_file: Path,
-) -> None:
+def test_a_document_with_an_odd_value_or_key_is_loaded_or_refused(params_file: Path) -> None:
+    def places(value: Any) -> Iterator[tuple[Any, Any]]:
+        """Yield each mapping or list in the document, with each of its keys."""
+        keys = value.keys() if isinstance(value, dict) else range(len(value))
+        for key in [*keys]:
+            yield value, key
+            if isinstance(value[key], dict | list):
+                yield from places(value[key])
+
+    good = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    edits = product(range(len([*places(good)])), ODD, ("replace", "rename", "remove"))
+    for number, value, edit in [*edits][::11]:
+        parent, key = [*places(document := copy.deepcopy(good))][number]
+        before = parent.pop(key)
+        if edit == "replace" and isinstance(parent, list):
+            parent.insert(key, value)
+        elif edit == "replace":
+            parent[key] = value
+        elif edit == "rename" and isinstance(parent, dict) and isinstance(value, Hashable):
+            parent[value] = before
+        text = yaml.safe_dump(document)
+        params_file.write_bytes(text.encode("utf-8", "surrogatepass"))
+        message = str(params_file)
+        try:
+            read_params(params_file)
+        except ConfigError as error:
+            message = str(error)
+        assert message.startswith(str(params_file)), text
+
+
+def test_accelerators_and_prices_survive_the_plan_and_may_be_left_out(params_file: Path) -> None:
     default = Comparing(target_accuracy=None, references="all", accelerators=SHORT_LIST)
     assert read(params_file, GOOD + "compare:\n").comparing == default
     for names, expected in {"all": tuple(accelerators()), "none": ()}.items():
@@ -350,13 +386,10 @@ def test_accelerators_and_prices_survive_the_plan_file_and_may_be_left_out(
     assert ComparePlan.model_validate_json(plan.model_dump_json()) == plan
 
 
-def test_data_parallel_has_no_bf16(params_file: Path) -> None:
+def test_data_parallel_is_for_cuda_without_bf16_and_gathers_on_its_gpus(params_file: Path) -> None:
     gpu = (GPU, "gpu: {count: 2, strategy: data_parallel}")
     places = places_in(params_file, changed(gpu, ("fp32", "bf16")))
     assert places == ["15  experiments.linear.precision", "16  experiments.mlp.precision"]
-
-
-def test_data_parallel_is_for_cuda_and_gathers_on_a_gpu_in_use() -> None:
     check_data_parallel("cuda", (0, 1), 1)
     with pytest.raises(ConfigError, match=r"devices\.gpu\.strategy"):
         check_data_parallel("mps", (0, 1), None)

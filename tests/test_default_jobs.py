@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, MakeResult
-from outputs import verdict
 from result_files import (
     made_up_attribution,
-    pair_of,
     paired,
     resident_tried,
     trained,
@@ -20,7 +18,7 @@ from result_files import (
     with_timings,
 )
 
-from photofinish.answer.decision import Decision, decide, decide_all
+from photofinish.answer.decision import decide_all
 from photofinish.config.loader import Params, read_params
 from photofinish.results.measured import TrainedRecords
 from photofinish.results.measurements import Operations, SteadyState, StepParts
@@ -32,8 +30,6 @@ ANSWERS = {
     "digits-cnn": ("No", "renting"),
     "pictures-resnet": ("Probably yes", "renting", "saves enough"),
 }
-SPEEDS = 0.25, 0.5, 1.0, 2.0, 4.0
-"""CPU speeds as multiples of the measured machine's speed."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +49,6 @@ class Figures:
     flops: int
     kernels: int
     convolutions: int
-    parameter_bytes: int
     saved_tensor_bytes: int
 
     def operations(self) -> Operations:
@@ -62,32 +57,28 @@ class Figures:
             flops=self.flops,
             kernels=self.kernels,
             convolutions=self.convolutions,
-            parameter_bytes=self.parameter_bytes,
-            gradient_bytes=self.parameter_bytes,
-            optimizer_bytes=self.parameter_bytes,
-            saved_activations=self.saved_tensor_bytes // 5,
             saved_tensor_bytes=self.saved_tensor_bytes,
-            batch_bytes=0,
-            resident_bytes=0,
+            peak_allocated_bytes=2**28,
+            peak_reserved_bytes=2**28,
         )
 
 
 MEASURED = {
     "digits-linear": Figures(
         2.64, 0.0032, 0.0002, 24e-6, (106e-6, 88e-6, 64e-6), 281e-6,
-        1257, 327_680, 15, 0, 2600, 38_916,
+        1257, 327_680, 15, 0, 38_916,
     ),
     "digits-mlp": Figures(
         2.41, 0.0269, 0.0039, 2.05e-3, (227e-6, 183e-6, 103e-6), 343e-6,
-        1257, 1_294_336, 25, 0, 9640, 55_300,
+        1257, 1_294_336, 25, 0, 55_300,
     ),
     "digits-cnn": Figures(
         2.61, 0.15, 0.008, 86e-6, (5.1e-3, 9.5e-3, 0.5e-3), 29.9e-3,
-        1257, 3_763_273_728, 48, 5, 1_715_752, 11_638_788,
+        1257, 3_763_273_728, 48, 5, 11_638_788,
     ),
     "pictures-resnet": Figures(
         3.62, 1.2, 0.063, 1.1e-3, (0.038, 0.085, 0.008), 0.24,
-        1120, 27_847_557_120, 311, 59, 44_911_248, 58_324_996,
+        1120, 27_847_557_120, 311, 59, 58_324_996,
     ),
 }  # fmt: skip
 
@@ -128,8 +119,9 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> TrainedRecor
         other_batch_images=256,
         parts=StepParts(**{part: (value,) * 3 for part, value in parts.items()}),
     )
+    of_records = {each.experiment: each.training.data_sha256 for each in shipped_references()}
     return with_timings(
-        with_record(made_up, experiment=experiment, data_sha256=_data_sha256(name)),
+        with_record(made_up, experiment=experiment, data_sha256=of_records.get(name, "d" * 64)),
         epochs=epochs_done,
         epochs_left=experiment.epochs - epochs,
         startup_seconds=startup_seconds,
@@ -148,49 +140,19 @@ def cpu_result(make_result: MakeResult, name: str, speed: float) -> TrainedRecor
     )
 
 
-def _data_sha256(name: str) -> str:
-    """Return the data of the shipped records for their experiment, or else made-up data."""
-    of_records = {each.experiment: each.training.data_sha256 for each in shipped_references()}
-    return of_records.get(name, "d" * 64)
-
-
 @cache
 def shipped_references() -> tuple[Reference, ...]:
     return tuple(read_references(ROOT / "reference", "all"))
 
 
-def decisions(make_result: MakeResult, speed: float, *references: Reference) -> dict[str, Decision]:
-    results: list[Any] = [cpu_result(make_result, name, speed) for name in ANSWERS]
-    pairs = paired(results, shipped().comparing, references)
-    if references:
-        assert [len(pair.references) for pair in pairs] == [0, 0, 1, 2]
-    return dict(zip(ANSWERS, decide_all(pairs), strict=True))
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-@pytest.mark.parametrize("with_records", [False, True])
-def test_each_job_of_params_yaml_has_its_answer_on_a_machine_of_any_speed(
-    make_result: MakeResult, speed: float, with_records: bool
+@pytest.mark.parametrize("speed", [0.25, 0.5, 1.0, 2.0, 4.0])  # over the measured machine's
+def test_each_job_has_its_answer_on_a_machine_of_any_speed(
+    make_result: MakeResult, speed: float
 ) -> None:
-    references = shipped_references() if with_records else ()
-    found = decisions(make_result, speed, *references)
-    answers = {
-        name: (each.answer, each.about, each.worth.reason)[: len(ANSWERS[name])]
-        for name, each in found.items()
-    }
-    assert answers == ANSWERS
-
-
-def test_compute_is_named_beside_a_yes_and_not_beside_a_no(make_result: MakeResult) -> None:
-    """A network that computes most of its time is the one that a GPU helps."""
-    cpu, lines = cpu_result(make_result, "pictures-resnet", 1.0), []
-    for speed in (10.0, 0.1):
-        gpu = with_record(cpu_result(make_result, "pictures-resnet", speed), device="gpu")
-        pair = pair_of(cpu, gpu)
-        assert decide(pair).worth.reason == "arithmetic"
-        lines.append(verdict(pair).answer)
-    for name in ("digits-cnn", "pictures-resnet"):
-        (pair,) = paired([cpu_result(make_result, name, 1.0)], shipped().comparing)
-        lines.append(verdict(pair).answer)
-    assert [line.partition(",")[0] for line in lines] == ["Yes", "No", "No", "Probably yes"]
-    assert ["compute" in line for line in lines] == [True, False, False, False]
+    results: list[Any] = [cpu_result(make_result, name, speed) for name in ANSWERS]
+    for references, counts in (((), [0, 0, 0, 0]), (shipped_references(), [0, 0, 1, 2])):
+        pairs = paired(results, shipped().comparing, references)
+        assert [len(pair.references) for pair in pairs] == counts
+        for (name, answer), found in zip(ANSWERS.items(), decide_all(pairs), strict=True):
+            own = found.answer, found.about, found.worth.reason
+            assert own[: len(answer)] == answer, name

@@ -22,12 +22,10 @@ from photofinish.training.torch_device import (
     NoAcceleratorError,
     UnusableAcceleratorError,
     accelerator,
-    autocast,
     configure_torch,
     configure_torch_for,
     effective_precision,
     free_memory_bytes,
-    gradient_scaler,
     memory_format,
 )
 from photofinish.training.world import World
@@ -64,9 +62,7 @@ def _restored_policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     ],
     ids=str,
 )
-def test_tf32_is_on_only_for_cuda_and_by_setting(
-    device: torch.device, precision: str, allowed: bool
-) -> None:
+def test_tf32_is_for_cuda_by_setting(device: torch.device, precision: str, allowed: bool) -> None:
     torch.set_float32_matmul_precision("medium")
     torch.backends.cudnn.allow_tf32 = not allowed
     configure_torch(device, precision, threads=1)
@@ -120,23 +116,6 @@ def test_cudnn_searches_for_algorithms_only_if_they_are_free_and_shapes_are_fixe
     torch.backends.cudnn.benchmark = not searches
     configure_torch_for(make_experiment(**settings), device, threads=1)
     assert torch.backends.cudnn.benchmark is searches
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype", "scaled"),
-    [
-        ("fp32", torch.float32, False),
-        ("tf32", torch.float32, False),
-        ("bf16", torch.bfloat16, False),
-        ("fp16", torch.float16, True),
-    ],
-)
-def test_matrices_are_multiplied_in_the_precision_asked_for_and_only_the_loss_of_fp16_is_scaled(
-    precision: str, dtype: torch.dtype, scaled: bool
-) -> None:
-    with autocast(CPU, precision):
-        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-    assert gradient_scaler(CPU, precision).is_enabled() is scaled
 
 
 CONVOLVES = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3)), nn.Flatten())
@@ -195,9 +174,7 @@ def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
         accelerator("auto")
 
 
-def test_a_device_is_taken_by_its_number_and_never_replaced_by_another(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_is_taken_by_its_number_and_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
@@ -223,9 +200,7 @@ def test_the_time_is_read_once_all_have_finished(
     assert events == ["device finished"] * waits + ["all are here", "time read"]
 
 
-def test_free_memory_is_known_for_each_kind_that_counts_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_free_memory_is_known_for_kinds_that_count_it(monkeypatch: pytest.MonkeyPatch) -> None:
     module = Mock()
     module.get_device_properties.return_value.total_memory = 100
     module.mem_get_info.return_value = 50, 100  # other programs hold 20
@@ -278,9 +253,7 @@ def test_an_error_of_torch_has_its_own_words_and_what_to_change(
         assert text in str(raised.value)
 
 
-def test_out_of_memory_on_the_cpu_is_recognised_from_the_real_allocator(
-    experiment: Experiment,
-) -> None:
+def test_out_of_memory_on_the_cpu_is_known_from_its_allocator(experiment: Experiment) -> None:
     message = pytest.raises(UserError, match=r"tried to allocate \d+ .*batch_size")
     with message, failures_explained("big", experiment, ON_CPU):
         torch.empty(2**50)

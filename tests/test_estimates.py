@@ -17,23 +17,25 @@ sys.path.insert(0, str(ROOT))  # the benchmarks are beside the package, not in i
 
 from benchmarks import data
 from benchmarks.probe.trainers import LINEAR, SGD, trainer
-from benchmarks.published import measured, published, unseen
+from benchmarks.published import measured, published
 from benchmarks.published.fit import errors, estimates_of, fitted, kind, launches
+from benchmarks.published.memory import chosen_factor, ratios
 from photofinish.answer.estimates import (
     CAPTURED_KERNEL_SECONDS,
     CONVOLUTION_SECONDS,
     LAUNCH_SECONDS,
     LONG_STEPS_WITHIN,
     OTHERS_WITHIN,
+    RESERVED_FACTOR,
+    RESERVED_WITHIN,
     TIME_STEP_SECONDS,
     TIMES_WHAT_IS_SAVED,
     estimate_step,
-    least_memory_bytes,
+    with_batch,
 )
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
 from photofinish.config.precisions import PRECISIONS
 from photofinish.measure.operations import count_operations
-from photofinish.results.measurements import Operations
 
 LENET, MLP = {"name": "lenet", "init": "default"}, LINEAR | {"name": "mlp", "hidden": (32,)}
 ADAM = {
@@ -76,7 +78,7 @@ def test_nine_of_ten_steps_on_an_h100_are_within_their_estimates() -> None:
 
 
 def test_steps_of_networks_on_which_nothing_was_fitted_are_within_their_estimates() -> None:
-    for step, estimate in estimates_of(unseen()):
+    for step, estimate in estimates_of(measured("unseen")):
         assert estimate.spread[0] <= step.step_seconds <= estimate.spread[2], step.job
 
 
@@ -159,24 +161,20 @@ def test_kinds_that_the_speeds_do_not_fit_have_no_estimate() -> None:
     assert estimate_step(STEP, accelerators()["MI300X"], "fp32")
 
 
-MIB = 2**20
-COUNTED = Operations(
-    images=100,
-    flops=10**12,
-    kernels=100,
-    parameter_bytes=10 * MIB,
-    gradient_bytes=10 * MIB,
-    optimizer_bytes=10 * MIB,
-    saved_activations=5 * MIB,
-    saved_tensor_bytes=30 * MIB,
-    batch_bytes=10**6,
-    resident_bytes=0,
-)
+def test_steps_of_published_networks_take_the_memory_that_was_published() -> None:
+    """The factor is that of every second row, and holds for the others."""
+    found = ratios()
+    assert chosen_factor(found) == pytest.approx(RESERVED_FACTOR, abs=0.005)
+    assert len(found) == 9
+    assert RESERVED_FACTOR * max(found) < RESERVED_WITHIN
+    assert RESERVED_FACTOR * min(found) > 1 / RESERVED_WITHIN
 
 
-def test_a_step_holds_weights_and_the_larger_of_activations_and_gradients() -> None:
-    assert least_memory_bytes(COUNTED, "fp32") == (10 + 10 + 20) * MIB + 10**6
-    assert least_memory_bytes(COUNTED, "fp16") == (10 + 10 + 10) * MIB + 10**6
+def test_another_batch_takes_memory_in_proportion_beside_weights_and_state() -> None:
+    step = STEP.model_copy(update={"fixed_bytes": 10**9, "peak_reserved_bytes": 3 * 10**9})
+    assert with_batch(step, 4 * step.images).peak_reserved_bytes == 9 * 10**9
+    unknown = step.model_copy(update={"peak_reserved_bytes": None})
+    assert with_batch(unknown, 4 * step.images).peak_reserved_bytes is None
 
 
 def test_each_accelerator_has_the_figures_of_an_estimate() -> None:

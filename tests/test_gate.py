@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import re
-import subprocess
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import MakeTrainer, Project
+from conftest import MakeTrainer, Project, commit_all
 
 from photofinish.custom.imports import name_of
 from photofinish.data.packed import PackedSplit
@@ -171,9 +170,7 @@ def test_a_side_that_ended_has_failed(tmp_path: Path, monkeypatch: pytest.Monkey
                 call()
 
 
-def test_each_side_runs_the_code_of_its_own_commit_before_that_of_the_newest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_side_runs_its_own_code_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "now/src").mkdir(parents=True)
     monkeypatch.setattr("sys.path", [str(tmp_path / "now/src"), "/newest"])
     monkeypatch.setenv("PYTHONPATH", "/newest")
@@ -195,9 +192,7 @@ def test_scripts_alone_and_unknown_commits_are_refused(
     Path("train.py").touch()
     script = {"command": "python train.py --device {device}", "deps": ["train.py"]}
     Path("params.yaml").write_text(yaml.safe_dump({"scripts": {"mine": script}}))
-    names = ("-c", "user.name=test", "-c", "user.email=test@example.com")
-    for command in (("init", "--quiet", ".."), ("add", "--all"), ("commit", "-qm", "test")):
-        subprocess.run(["git", *names, *command], check=True)
+    commit_all(folder.parent)
     with pytest.raises(UserError, match="mine is a script"):
         changes_since("HEAD", 1.15)
     assert not capsys.readouterr().out
@@ -205,25 +200,22 @@ def test_scripts_alone_and_unknown_commits_are_refused(
         changes_since("no-such-commit", 1.15)
 
 
-def test_another_data_set_is_not_compared_and_a_submodules_files_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    author = "-c", "user.name=test", "-c", "user.email=test@example.com"
-    for name in ("third", "project"):
-        git(tmp_path, "init", "--quiet", name)
-    (tmp_path / "third/net.py").write_text("at first", encoding="utf-8")
-    monkeypatch.chdir(tmp_path / "project")
+def test_other_data_and_submodules_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    third, project = tmp_path / "third", tmp_path / "project"
+    for folder in (third, project):
+        folder.mkdir()
+    (third / "net.py").write_text("at first", encoding="utf-8")
+    commit_all(third)
+    monkeypatch.chdir(project)
     mine = {"dataset": "digits", "model": "linear"}
     params = PARAMS | {"experiments": {"mine": mine}}
     Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    for folder in (tmp_path / "third", Path()):
-        if not folder.is_absolute():
-            git(folder, "-c", "protocol.file.allow=always", "submodule", "add", "../third")
-        git(folder, "add", "--all")
-        git(folder, *author, "commit", "--quiet", "-m", "1")
+    commit_all(project)
+    git(project, "-c", "protocol.file.allow=always", "submodule", "add", "../third")
+    first = commit_all(project)
     Path("third/net.py").write_text("changed", encoding="utf-8")
-    here = Checkout(Path().resolve(), Path().resolve(), "now")
-    before = exported(here, git(Path(), "rev-parse", "HEAD"), tmp_path / "before")
+    here = Checkout(project, project, "now")
+    before = exported(here, first, tmp_path / "before")
     assert (before.folder / "third/net.py").read_text(encoding="utf-8") == "at first"
     monkeypatch.chdir(before.folder)
     assert name_of(before.folder / "../net.py") == str(tmp_path / "net.py")
@@ -231,7 +223,7 @@ def test_another_data_set_is_not_compared_and_a_submodules_files_are_there(
     assert name_of(before.folder / "net.py") == "../net.py"
     monkeypatch.chdir(here.folder)
     git(Path(), "update-index", "--cacheinfo", f"160000,{'1' * 40},third")
-    git(Path(), *author, "commit", "--quiet", "-m", "2")
+    git(Path(), "commit", "--quiet", "-m", "2")
     with pytest.raises(UserError, match=f"(?s)third.*{'1' * 40}"):  # as in a shallow submodule
         exported(here, git(Path(), "rev-parse", "HEAD"), tmp_path / "shallow")
     git(Path(), "reset", "--quiet", "HEAD~")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from functools import cache
 from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
@@ -142,6 +143,9 @@ def test_outputs_read_answers_by_their_record_alone() -> None:
     assert [module for module in modules if re.match(NOT_FOR_OUTPUTS, module)] == []
 
 
+providers_of_packages = cache(packages_distributions)
+
+
 def undeclared(folders: tuple[str, ...], requirements: list[str]) -> set[str]:
     """Return the packages that are imported in the folders and that no requirement names."""
     declared = {re.split(r"[^\w.-]", requirement)[0].lower() for requirement in requirements}
@@ -149,7 +153,7 @@ def undeclared(folders: tuple[str, ...], requirements: list[str]) -> set[str]:
     own = {"photofinish", "benchmarks", *(path.stem for path in files)}
     own |= {path.parent.name for path in files}
     imported = {module.partition(".")[0] for path in files for module in imported_modules(path)}
-    providers = packages_distributions()
+    providers = providers_of_packages()
     return {
         name
         for name in imported - own - sys.stdlib_module_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from photofinish.scripts.script_lines import Length
 BEGIN = """
 from photofinish.inside.hooks import start
 start()
-import argparse, itertools, sys, types
+import argparse, sys, types
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(4, 2))
@@ -23,223 +24,161 @@ optimizer = torch.optim.SGD(net.parameters(), 0.1)
 def step(batch):
     net(batch[0]).mean().backward()
     optimizer.step()
-    raise SystemExit  # the first step shows enough
-"""
-TRAINER_OF_A_LIBRARY = """
-space = {"__name__": "lightning.trainer"}
+def train(epochs):
+    for epoch in range(epochs):
+        for batch in loader: step(batch)
+class Trainer:
+    def __init__(self, epochs):
+        self.epochs = epochs
+    def fit(self):
+        for epoch in range(1, self.epochs + 1): self.train_epoch(net, loader)
+    def train_epoch(self, model, batches):
+        for i, batch in enumerate(batches, 1):
+            if i % 1 == 0: step(batch)
+class Folds:
+    n_splits = 3
+    def split(self, samples):
+        for fold in range(3): yield [fold], [0]
+library = {"__name__": "lightning.trainer"}
 exec('''
 class Trainer:
     def __init__(self, max_epochs, current_epoch=0):
         self.max_epochs, self.current_epoch = max_epochs, current_epoch
     def fit(self, step, loader):
-        while True:
-            for batch in loader:
-                step(batch)
-''', space)
-Trainer = space["Trainer"]
+        for _ in range(self.current_epoch, self.max_epochs):
+            for batch in loader: step(batch)
+''', library)
+Lightning = library["Trainer"]
 """
-SCRIPTS = {
-    "a Trainer that resumes": (
-        TRAINER_OF_A_LIBRARY + "Trainer(10, 4).fit(step, loader)",
-        "6 epochs, the trainer",
-    ),
-    "a Trainer for each fold": (
-        TRAINER_OF_A_LIBRARY + "for fold in range(5):\n    Trainer(10).fit(step, loader)",
-        "50 epochs, the trainer",
-    ),
-    "two Trainers": (
-        TRAINER_OF_A_LIBRARY
-        + "trainer = Trainer(10)\ntrainer.fit(step, loader)\ntrainer.fit(step, loader)",
-        None,
-    ),
-    "a number": (
-        "for _ in range(30):\n    for i, batch in enumerate(loader):\n        step(batch)",
-        "30 epochs, range(30) in mine.py:15",
-    ),
-    "an argument that argparse gives": (
-        """
+SHAPES = """
+# a Trainer that resumes: 6 epochs, the trainer
+Lightning(10, 4).fit(step, loader)
+# a Trainer for each fold: 50 epochs, the trainer
+for fold in range(5): Lightning(10).fit(step, loader)
+# two Trainers: a part, 4 epochs, the trainer
+Lightning(4).fit(step, loader)
+Lightning(2).fit(step, loader)
+# Trainers with their own epochs: a part, 2 epochs, the trainer
+for epochs in (2, 3): Lightning(epochs).fit(step, loader)
+# a number: 30 epochs, range(30)
+for _ in range(30):
+    for batch in loader: step(batch)
+# an argument of the command line: 7 epochs, args.epochs
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=7)
-parser.add_argument("--warmup-epochs", type=int, default=2)
 args = parser.parse_args()
 for epoch in range(args.epochs):
-    for batch in loader:
-        step(batch)
-""",
-        "7 epochs, args.epochs in mine.py:20",
-    ),
-    "epochs that a counter of bad ones ends, which is reset": (
-        """
-def train(epochs, best=0.0, bad=0, patience=3):
+    for batch in loader: step(batch)
+# epochs that a counter of bad ones ends, which is reset: up to 50 epochs, epochs
+def fit(epochs, best=9.0, bad=0, patience=3):
     for epoch in range(epochs):
-        for batch in loader:
-            step(batch)
+        train(1)
         if net(data[0][0]) < best:
             bad = 0
         else:
             bad += 1
-            if bad >= patience:
-                return
-train(50)
-""",
-        "up to 50 epochs, epochs in mine.py:17, may stop at mine.py:24",
-    ),
-    "steps that an object ends": (
-        """
+            if bad >= patience: return
+fit(50)
+# steps that an object ends: up to 80 steps, range(80)
 stopper = types.SimpleNamespace(step=lambda loss: None, stops=False)
-for _ in range(800):
+for _ in range(80):
     step(data[0])
     stopper.step(net(data[0][0]))
-    if stopper.stops:
-        break
-""",
-        "up to 800 steps, range(800) in mine.py:17, may stop at mine.py:20",
-    ),
-    "epochs that a setting ends": (
-        """
+    if stopper.stops: break
+# epochs that a setting ends, and passes that a loss does: 50 epochs, range(50)
 args = types.SimpleNamespace(dry_run=False)
 for epoch in range(50):
     for batch in loader:
         step(batch)
-    if args.dry_run:
-        break
-""",
-        "50 epochs, range(50) in mine.py:17",
-    ),
-    "passes that a loss ends": (
-        """
-for epoch in range(50):
-    for batch in loader:
-        step(batch)
         loss = net(batch[0]).mean()
-        if loss < 0.1:
-            break
-""",
-        "50 epochs, range(50) in mine.py:16",
-    ),
-    "a range from a start": (
-        """
+        if loss < -1e9: break
+    if args.dry_run: break
+# a range from a start: 11 epochs, range(begin, int(n / 2) * 3 + 1)
 begin, n = 2, 8
-for epoch in range(begin, int(n / 2) * 3 + 1):
-    for batch in loader:
-        step(batch)
-""",
-        "11 epochs, range(begin, int(n / 2) * 3 + 1) in mine.py:17",
-    ),
-    "progress bars": (
-        """
+for _ in range(begin, int(n / 2) * 3 + 1): train(1)
+# progress bars: 15 epochs, range(3) x bar
 from tqdm import tqdm, trange
 for seed in trange(3):
-    bar = tqdm(range(5))
+    bar = tqdm(range(5), desc=f"seed {seed}")
     for epoch in bar:
-        for batch in tqdm(loader, total=2):
-            step(batch)
-""",
-        "15 epochs, range(3) x bar in mine.py:17",
-    ),
-    "functions": (
-        """
-class Trainer:
-    def __init__(self, epochs):
-        self.epochs = epochs
-    def fit(self):
-        for epoch in range(1, self.epochs + 1):
-            train_epoch(net, loader)
-def train_epoch(model, batches):
-    for i, batch in enumerate(batches, 1):
-        if i % 1 == 0:
-            step(batch)
+        for batch in tqdm(loader, total=2): step(batch)
+# methods: 12 epochs, range(1, self.epochs + 1)
 Trainer(12).fit()
-""",
-        "12 epochs, range(1, self.epochs + 1) in mine.py:20",
-    ),
-    "nested ranges": (
-        """
+# nested ranges: 65 steps, range(5) x range(0, len(X), size)
 X, size = torch.randn(100, 2), 8
 for epoch in range(5):
-    for i in range(0, len(X), size):
-        step([X[i : i + size]])
-""",
-        "65 steps, range(5) x range(0, len(X), size) in mine.py:17",
-    ),
-    "a while loop with a counter": (
-        """
-done, most = 0, 500
+    for i in range(0, len(X), size): step([X[i : i + size]])
+# a while loop with a counter of steps: 50 steps, most
+done, most = 0, 50
 while done < most:
     for batch in loader:
         done += 1
         step(batch)
-        if done >= most:
-            break
-""",
-        "500 steps, most in mine.py:17",
-    ),
-    "a while loop over epochs": (
-        """
-epoch = 0
+        if done >= most: break
+# a while loop over epochs, from 1 on: 5 epochs, 6
+epoch = 1
 while epoch < 6 and net is not None:
-    for batch in loader:
-        step(batch)
+    train(1)
     epoch += 1
-""",
-        "6 epochs, 6 in mine.py:17",
-    ),
-    "phases": (
-        """
-for epoch in range(25):
-    for phase in ["train", "val"]:
-        for batch in {"train": loader, "val": loader}[phase]:
-            if phase == "train":
-                step(batch)
-""",
-        "25 epochs, range(25) in mine.py:16",
-    ),
-    "a list of seeds, and a comprehension": (
-        """
-def train(epochs):
-    for epoch in range(epochs):
-        losses = [step(batch) for batch in loader]
-for seed in [0, 1, 2]:
-    train(4)
-""",
-        "12 epochs, [0, 1, 2] x epochs in mine.py:19",
-    ),
-    "an endless loop that a counter ends": (
-        """
-iter_num, max_iters = 0, 600
+# an endless loop that a counter ends: 61 steps, max_iters
+iter_num, max_iters = 0, 60
 while True:
     step(data[0])
     iter_num += 1
-    if iter_num > max_iters:
-        break
-""",
-        "600 steps, max_iters in mine.py:17",
-    ),
-    "accumulated gradients": (
-        """
+    if iter_num > max_iters: break
+# a while loop that a flag ends, too: up to 5 epochs, 5
+epoch, stops = 0, False
+while epoch < 5 and not stops:
+    train(1)
+    epoch += 1
+    stops = net(data[0][0]) < -1e9
+# a while loop with two ends: a part, 1 epochs, epochs
+epoch = done = 0
+while epoch < 10 and done < 4:
+    train(1)
+    done += 2
+    epoch += 1
+# a while loop with either of two ends: a part, 1 epochs, epochs
+epoch, is_wanted = 0, iter([True] * 9 + [False] * 9)
+while epoch < 3 or next(is_wanted):
+    train(1)
+    epoch += 1
+# phases: 25 epochs, range(25)
+for epoch in range(25):
+    for phase in ["train", "val"]:
+        for batch in {"train": loader, "val": loader}[phase]:
+            if phase == "train": step(batch)
+# phases by another name in a function: 5 epochs, range(5)
+def run(mode):
+    for batch in loader:
+        if mode == "train": step(batch)
+for epoch in range(5):
+    for phase in ["train", "val"]: run(phase)
+# phases by a flag that is not theirs: None
+for epoch in range(5):
+    for phase in ["train", "val"]:
+        net.train(phase == "train")
+        for batch in loader:
+            if net.training: step(batch)
+# phases by a function that returns: None
+def run(is_training):
+    if not is_training: return
+    for batch in loader: step(batch)
+for epoch in range(5):
+    for is_training in (True, False): run(is_training)
+# accumulated gradients: 9 epochs, range(9)
 for epoch in range(9):
     for i, row in enumerate(data.tensors[0]):
         net(row).mean().backward()
-        if i % 4 == 0:
-            step([row])
-""",
-        "9 epochs, range(9) in mine.py:16",
-    ),
-    "several optimizers": (
-        """
+        if i % 2 == 0: step([row])
+# several optimizers: 40 steps, range(40)
 other = torch.optim.Adam(net.parameters())
 for i in range(40):
     net(data[0][0]).mean().backward()
-    for each in {1: optimizer, 2: other}.values():
-        each.step()
-        raise SystemExit
-""",
-        "40 steps, range(40) in mine.py:17",
-    ),
-    "a counter in a closure": (
-        """
+    for each in {1: optimizer, 2: other}.values(): each.step()
+# a counter in a closure: 1 steps, runs[0] < 30
 runs = [0]
-while runs[0] < 300:
+while runs[0] < 30:
     def closure():
         runs[0] += 1
         loss = net(data[0][0]).mean()
@@ -247,46 +186,14 @@ while runs[0] < 300:
         return loss
     torch.optim.LBFGS(net.parameters()).step(closure)
     break
-""",
-        None,
-    ),
-    "a counter of all batches, where every fourth steps": (
-        """
+# a counter of all batches, where every other steps: None
 done = 0
-while done < 300:
+while done < 30:
     for batch in loader:
         done += 1
-        if done % 1:
-            continue
+        if done % 2: continue
         step(batch)
-""",
-        None,
-    ),
-    "an unknown number of trainings": (
-        """
-def settings():
-    yield 1
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=10)
-args = parser.parse_args()
-for lr in settings():
-    for epoch in range(args.epochs):
-        for batch in loader:
-            step(batch)
-""",
-        None,
-    ),
-    "phases without a condition": (
-        """
-for epoch in range(25):
-    for phase in ["train", "val"]:
-        for batch in loader:
-            step(batch)
-""",
-        None,
-    ),
-    "a counter that ends a loop sooner": (
-        """
+# a counter that ends a loop sooner: None
 done = 0
 for epoch in range(1000):
     for batch in loader:
@@ -295,65 +202,156 @@ for epoch in range(1000):
             sys.exit()
             break
         step(batch)
-""",
-        None,
-    ),
-    "a loop over as many as another says": (
-        """
-for epochs in [1, 3]:
-    for epoch in range(epochs):
+# a budget that ends all loops: None
+def fit(most, done=0):
+    for epoch in range(1000):
         for batch in loader:
             step(batch)
-""",
-        None,
-    ),
-    "a range in which every fourth iteration steps": (
-        """
-batches = iter(loader)
-for epoch in range(50):
-    for i in range(400):
-        batch = next(batches)
-        if (i + 1) % 1 == 0:
-            step(batch)
-""",
-        None,
-    ),
-    "source that is not in a file": (
-        "exec('for i in range(3):\\n for batch in loader:\\n  step(batch)')",
-        None,
-    ),
+            done += 1
+            if most > 0 and done >= most: return
+fit(7)
+# a range in which every fourth iteration steps: None
+for epoch in range(5):
+    for i in range(40):
+        updates = (i + 1) % 4 == 0
+        if updates: step(data[0])
+# an argument that says which iteration steps: None
+def run(batch, updates):
+    if updates: step(batch)
+for i in range(40): run(data[0], updates=i > 9)
+# two steps of an iteration: None
+for i in range(9):
+    step(data[0])
+    step(data[1])
+# epochs that are skipped: a part, 1 epochs, epochs
+for epoch in range(6):
+    if epoch < 2: continue
+    train(1)
+# a dictionary of models: 6 epochs, models.items() x epochs
+models = {"small": net, "large": net}
+for name, model in models.items(): train(3)
+# a list of folds: 8 epochs, folds x epochs
+folds = [([0, 1], [2, 3]), ([2, 3], [0, 1])]
+for train_rows, test_rows in folds: train(4)
+# folds of a generator, in a list: 6 epochs, folds x epochs
+folds = list(Folds().split(data))
+for fold, (rows, others) in enumerate(folds): train(2)
+# folds of a splitter that has no name: a part, 2 epochs, epochs
+for seed in range(2):
+    for rows, others in Folds().split(data): train(2)
+# folds of a splitter: 6 epochs, folds.split(data) x epochs
+folds = Folds()
+for fold, (rows, others) in enumerate(folds.split(data)): train(2)
+# seeds and folds in functions of the call stack: 12 epochs, seeds x folds x epochs
+def run(seed, folds):
+    for fold in range(folds): train(2)
+def main(seeds):
+    for seed in seeds: run(seed, folds=3)
+main([1, 2])
+# a list of seeds, and a comprehension: 12 epochs, [0, 1, 2] x epochs
+def fit(epochs):
+    for epoch in range(epochs):
+        losses = [step(batch) for batch in loader]
+for seed in [0, 1, 2]: fit(4)
+# an unknown number of trainings: a part, 10 epochs, epochs
+for setting in iter([1, 2].pop, 3):
+    train(10)
+    if setting == 1: break
+# settings with their own epochs: a part, 2 epochs, epochs
+for setting in [{"epochs": 2}, {"epochs": 3}]: train(setting["epochs"])
+# stages with their own epochs: a part, 4 epochs, epochs
+for stage, count in {"head": 2, "all": 3}.items(): train(epochs=2 * count)
+# objects with their own epochs: a part, 2 epochs, range(1, self.epochs + 1)
+for count in (2, 3):
+    trainer = Trainer(count)
+    trainer.fit()
+# functions with their own epochs: a part, 2 epochs, epochs
+for fit in (lambda: train(2), lambda: train(3)): fit()
+# a curriculum: a part, 1 epochs, epochs
+for count in [1, 3]:
+    for epoch in range(count): train(1)
+# one function that is called twice: a part, 2 epochs, epochs
+train(2)
+train(3)
+# one function that is called twice for each seed: a part, 2 epochs, epochs
+for seed in range(2):
+    train(2)
+    train(3)
+# two functions: a part, 2 epochs, epochs
+def tune(): Trainer(3).fit()
+train(2)
+tune()
+# two loops: a part, 2 epochs, range(2)
+for epoch in range(2):
+    for batch in loader: step(batch)
+other = torch.optim.SGD(net.parameters(), 0.1)
+for batch in loader:
+    net(batch[0]).mean().backward()
+    other.step()
+# either of two functions, and a test: 2 epochs, epochs
+def tune(): Trainer(3).fit()
+def test(): net.train()
+if net is not None:
+    train(2)
+else:
+    tune()
+test()
+# one function for training and validation: 4 epochs, range(4)
+def run(is_training):
+    for batch in loader:
+        if is_training: step(batch)
+for epoch in range(4):
+    run(True)
+    run(False)
+# networks that train one after another: 6 epochs, pairs x epochs
+nets = [torch.nn.Linear(2, 1) for _ in range(2)]
+pairs = [(net, torch.optim.SGD(net.parameters(), 0.1)) for net in nets]
+for net, optimizer in pairs: train(3)
+# a generator that trains: a part, 3 epochs, range(3)
+def losses():
+    for epoch in range(3):
+        train(1)
+        yield epoch
+for loss in losses(): print(loss)
+# source that is not in a file: None
+exec('for i in range(3):\\n for batch in loader:\\n  step(batch)')
+"""
+"""Each with the length that is found: of the whole run, of a part of it, or none."""
+SCRIPTS = {
+    name: (script, expected)
+    for name, expected, script in re.findall(r"^# (.+?): (.+)\n((?:(?!# ).*\n)+)", SHAPES, re.M)
 }
-"""Each with the length that is found, and where."""
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_loops_around_the_step_have_the_length(tmp_path: Path, name: str) -> None:
+def test_the_length_is_that_of_the_whole_run_or_none(tmp_path: Path, name: str) -> None:
     script, expected = SCRIPTS[name]
     process, _ = recorded(tmp_path, BEGIN + script)
-    assert process.taken_steps == 1
-    assert _shown(process.length) == expected
+    whole, in_source = process.length, process.in_source
+    part = in_source if in_source and in_source.is_part else None
+    shown = _shown(whole) or (part and f"a part, {_shown(part)}")
+    assert str(shown).partition(" in mine.py")[0] == expected
+    taken = process.steps[0] if name == "several optimizers" else process.taken_steps
+    if length := whole or part:
+        steps = length.value if length.is_steps else 2 * length.value
+        assert steps == taken or (steps > taken if whole and whole.may_stop else part is not None)
+        assert not part or steps <= taken
 
 
 def test_the_loop_counts_where_the_command_line_says_another_length(tmp_path: Path) -> None:
     process, _ = recorded(tmp_path, BEGIN + SCRIPTS["a number"][0])
-    process.on_command_line.append(Length("epochs", 90, "--epochs"))
-    found = _shown(process.length)
-    assert found
-    assert found.startswith("30 epochs, range(30) in mine.py:15")
-    assert "90 of --epochs" in found
-    process.on_command_line[0] = Length("max_steps", 5, "--steps")
-    assert _shown(process.length) == "30 epochs, range(30) in mine.py:15"
+    process.on_command_line.append(Length("max_steps", 500, "--steps"))
+    assert _shown(process.length) == "30 epochs, range(30) in mine.py:40"
     process.by_loops.clear()
-    assert _shown(process.length) == "5 steps, --steps"
-    process.on_command_line[0] = Length("max_steps", -1, "--steps")  # fewer than were taken
+    assert _shown(process.length) == "500 steps, --steps"
+    process.on_command_line[0] = Length("max_steps", 5, "--steps")  # fewer than were taken
     assert process.length is None
 
 
 def test_more_steps_than_the_loops_have_show_that_something_else_repeats_them(
     tmp_path: Path,
 ) -> None:
-    script = BEGIN.replace("raise SystemExit", "") + "for _ in range(3): [*map(step, loader)]"
-    process, _ = recorded(tmp_path, script)
+    process, _ = recorded(tmp_path, BEGIN + "for _ in range(3): [*map(step, loader)]")
     assert process.taken_steps == 6
     assert process.length is None
 
@@ -376,7 +374,7 @@ for keeps in [0, 1]:
 """
     process, shown = recorded(tmp_path, BEGIN + script)
     assert shown.split() == ["True", "True", "2", "2"]
-    assert process.by_loops[0].by == "[0, 1] x n in mine.py:27"
+    assert process.by_loops[0].by == "[0, 1] x n in mine.py:51"
 
 
 @pytest.mark.parametrize(

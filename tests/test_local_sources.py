@@ -1,19 +1,28 @@
-"""Image files, in a CSV or a folder per class, are read as bytes, or refused with their names."""
+"""Image files, in a CSV or a folder per class: read as bytes, refused or noticed by `plan`."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from image_files import BLUE, GREEN, RED, picture, plan_of, run_split, through_pil, write_picture
+from conftest import ROOT
+from image_files import BLUE, GREEN, RED, picture, plan_of, through_pil, write_picture
 from PIL import Image
 
+from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.data.images import decode, pixels_of, to_pixels
+from photofinish.data.local_files import sha256_of_local_files
 from photofinish.data.raw_data import RawData, read_raw
-from photofinish.errors import EXIT_MISTAKE, ConfigError, UserError
+from photofinish.data.split import split
+from photofinish.errors import ConfigError, UserError
+from photofinish.planning.checks import check_paths
+from photofinish.planning.plan import write_plan
 
 
 @pytest.fixture
@@ -131,9 +140,7 @@ def reported_lines(text: str) -> list[int]:
     return [int(line.split(":")[1]) for line in named]
 
 
-def test_the_first_ten_faulty_rows_or_images_are_reported_together_and_nothing_is_written(
-    photos: Path,
-) -> None:
+def test_the_first_ten_faulty_rows_or_images_are_reported_together(photos: Path) -> None:
     faulty = (",owl,train", "green.png,,train", "green.png,owl,tset")
     write_csv(photos, "path,label,split", "red.png,owl,train", *faulty * 4)
     with pytest.raises(ConfigError) as caught:
@@ -143,10 +150,10 @@ def test_the_first_ten_faulty_rows_or_images_are_reported_together_and_nothing_i
     (photos / "cut.jpg").write_bytes(data[: len(data) // 2])
     rows = ("red.png,owl", "cut.jpg,owl", *(f"{number}.png,owl" for number in range(20)))
     write_csv(photos, "path,label", *rows)
-    ran = run_split(plan_of(**csv_settings()), photos.parent)
-    assert ran.returncode == EXIT_MISTAKE
-    assert reported_lines(ran.stderr) == list(range(3, 13))
-    assert not (photos.parent / "data/splits").exists()
+    with pytest.raises(ConfigError) as caught:
+        split(plan_of(**csv_settings()), read(photos), photos.parent / "split")
+    assert reported_lines(str(caught.value)) == list(range(3, 13))
+    assert not (photos.parent / "split").exists()
 
 
 IN_PARTS = {"parts": {"train": "photos/train", "test": "photos/test"}, "validation": 1}
@@ -204,9 +211,11 @@ def test_faulty_files_are_reported_together(classes: Path) -> None:
     (classes / "owl/empty.png").touch()
     (classes / "owl/broken.png").symlink_to("nowhere.png")
     write_picture(classes / "owl/wide.png", width=40)
+    data = (classes / "owl/b.png").read_bytes()
+    (classes / "owl/cut.png").write_bytes(data[: len(data) // 2])
     with pytest.raises(ConfigError) as caught:
         read_folder(classes)
-    for name in ("owl/empty.png", "owl/broken.png", "owl/wide.png"):
+    for name in ("owl/empty.png", "owl/broken.png", "owl/wide.png", "owl/cut.png"):
         assert f"\nphotos/{name}: " in str(caught.value)
     (classes / "emu").mkdir()
     with pytest.raises(OSError, match="no valid file for the classes emu"):
@@ -239,9 +248,7 @@ IN_GREY = [(mode, (100,) * 3, 100) for mode in ("L", "LA", "I;16")]
 
 
 @pytest.mark.parametrize(("mode", "colour", "grey"), [*IN_COLOUR, *IN_GREY, ("1", (255,) * 3, 255)])
-def test_images_have_three_channels_or_become_grey(
-    mode: str, colour: tuple[int, ...], grey: int
-) -> None:
+def test_images_have_three_channels_or_one(mode: str, colour: tuple[int, ...], grey: int) -> None:
     pixels = to_pixels(image_of(mode), None, 3)
     assert (pixels.shape, pixels.dtype) == ((3, 5, 7), np.uint8)
     assert [np.unique(channel).tolist() for channel in pixels] == [[shade] for shade in colour]
@@ -258,16 +265,6 @@ def test_an_image_is_smoothed_where_it_shrinks() -> None:
     assert 80 < shrunk.min() <= shrunk.max() < 120  # without smoothing: 0 or 200
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png"])
-def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"image{suffix}"
-    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(path)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(UserError, match=rf"{path} can't be read"):
-        decode(path, None, 3)
-
-
 @pytest.mark.parametrize("name", ["image.png", "image.tiff", "image.pgm"])
 def test_16_bits_are_scaled_by_their_range(tmp_path: Path, name: str) -> None:
     shades = np.array([[0, 257 * 7, 257 * 100 + 128, 257 * 100 + 129, 65535]], dtype=np.uint16)
@@ -280,3 +277,117 @@ def test_32_bits_are_refused_because_white_is_unknown(tmp_path: Path, mode: str)
     Image.new(mode, (2, 2), 1).save(tmp_path / "image.tiff")
     with pytest.raises(UserError, match=r"image\.tiff can't be read as an image: .*8 or 16 bits"):
         decode(tmp_path / "image.tiff", None, 1)
+
+
+PARAMS = """\
+defaults: {epochs: 1, batch_size: 2, optimizer: {name: sgd, lr: 0.1}}
+datasets:
+  listed: {source: csv, path: photos/birds.csv, validation: 1, test: 1}
+  sorted: {source: folder, path: photos, validation: 1, test: 1}
+  named: {source: "./scans.py:Scans", files: [photos/birds.csv, more], validation: 1, test: 1}
+  digits: {source: digits, validation: 1, test: 1}
+experiments:
+  first: {dataset: digits, model: linear}
+"""
+LISTED = "path,label\nowl/a.png,owl\ncat/a.png,cat\n"
+
+
+def write_params(birds: Path, text: str) -> None:
+    (birds.parent / "params.yaml").write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's folder with photos that a CSV lists, in a folder per class."""
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path / "photos", PARAMS)
+    for name in ("owl/a.png", "owl/b.png", "cat/a.png"):
+        write_picture(tmp_path / "photos" / name)
+    (tmp_path / "photos/birds.csv").write_text(LISTED, encoding="utf-8")
+    (tmp_path / "more/deep").mkdir(parents=True)
+    for name in ("scans.py", "more/deep/1.txt"):
+        (tmp_path / name).touch()
+    return tmp_path / "photos"
+
+
+def state(birds: Path) -> dict[str, str]:
+    find_mistakes = partial(check_paths, references=birds.parent / "reference")
+    return sha256_of_local_files(read_params(birds.parent / "params.yaml", find_mistakes).datasets)
+
+
+def changed_by(birds: Path, before: dict[str, str]) -> set[str]:
+    after = state(birds)
+    return {name for name in after if after[name] != before[name]}
+
+
+def test_a_change_changes_the_data_sets_that_it_is_part_of(birds: Path) -> None:
+    table, more, both = birds / "birds.csv", birds.parent / "more", {"listed", "sorted"}
+    changes: list[tuple[Callable[[], object], set[str]]] = [
+        (lambda: os.utime(birds / "owl/a.png", ns=(1, 1)), both),
+        (lambda: os.utime(birds / "owl/b.png", ns=(1, 1)), {"sorted"}),
+        (lambda: (birds / "owl/b.png").unlink(), {"sorted"}),
+        (lambda: write_picture(birds / "owl/c.png"), {"sorted"}),
+        (lambda: table.write_text(LISTED.replace("owl\n", "emu\n")), both | {"named"}),
+        (lambda: os.utime(birds / "owl", ns=(1, 1)), set()),
+        (lambda: os.utime(more / "deep/1.txt", ns=(1, 1)), {"named"}),
+        (lambda: (more / "2.txt").touch(), {"named"}),
+        (lambda: os.utime(more, ns=(1, 1)), set()),  # its own time doesn't count
+    ]
+    for number, (change, changed) in enumerate(changes):
+        before = state(birds)
+        change()
+        assert changed_by(birds, before) == changed, number
+
+
+def test_a_faulty_csv_is_left_for_split_to_report(birds: Path) -> None:
+    (birds / "birds.csv").write_bytes(b"\xff\xfe\x00")
+    assert len(state(birds)["listed"]) == 64
+
+
+def test_the_state_is_written_into_the_plan_of_the_data_set(birds: Path) -> None:
+    project = birds.parent
+    write_plan(read_params(project / "params.yaml"), project / "plan", ROOT / "stages")
+    for name, text in {**state(birds), "digits": '"local_files": null'}.items():
+        assert text in (project / f"plan/datasets/{name}.json").read_text(encoding="utf-8")
+
+
+def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(birds: Path) -> None:
+    (birds.parent / "reference/old-box").mkdir(parents=True)
+    text = PARAMS.replace("folder, path: photos", "folder, path: photos/birds.csv")
+    text = text.replace("photos/birds.csv", "photos", 1).replace("model: linear", "model: lineer")
+    text = text.replace("digits, validation: 1, test: 1}", "MNIST, root: no, validation: 1}")
+    compare = "compare:\n  references:\n    - old-box\n    - old-bix\n"
+    write_params(birds, text.replace("experiments:", f"{compare}experiments:"))
+    with pytest.raises(ConfigError) as caught:
+        state(birds)
+    for problem in (
+        'datasets.listed.path = "photos"\n    no such CSV file',
+        'datasets.sorted.path = "photos/birds.csv"\n    no such folder',
+        "datasets.digits.root = ",
+        "params.yaml:10 ",
+        "did you mean 'old-box'",
+        "experiments.first.model.name = ",
+    ):
+        assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["..", "/", "."])
+def test_a_folder_that_contains_the_project_is_refused_and_not_read(birds: Path, path: str) -> None:
+    write_params(birds, PARAMS.replace("path: photos,", f"path: {path},"))
+    with pytest.raises(ConfigError) as caught:
+        state(birds)
+    place, problem = str(caught.value).splitlines()[1:]
+    assert place == f'{birds.parent}/params.yaml:4  datasets.sorted.path = "{path}"'
+    assert problem == "    this folder contains the project: name one with only the samples"
+
+
+def test_relative_paths_start_at_the_project_and_a_tilde_at_home(
+    birds: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = state(birds)
+    monkeypatch.setenv("DVC_ROOT", str(birds.parent))
+    monkeypatch.chdir(tmp_path_factory.mktemp("copy"))
+    assert changed_by(birds, before) == set()
+    monkeypatch.setenv("HOME", str(birds.parent))
+    write_params(birds, PARAMS.replace("path: photos", "path: ~/photos"))
+    assert changed_by(birds, before) == set()

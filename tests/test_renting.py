@@ -31,17 +31,16 @@ from photofinish.scripts.script_record import WholeJob
 GIB = 2**30
 STEP = SMALL_STEP.model_copy(
     update={
-        "parameter_bytes": GIB,
-        "gradient_bytes": GIB,
-        "optimizer_bytes": GIB,
-        "saved_activations": GIB // 2,
         "saved_tensor_bytes": 3 * GIB,
-        "resident_bytes": GIB,
+        "peak_allocated_bytes": 5 * GIB,
+        "peak_reserved_bytes": 6 * GIB,
+        "fixed_bytes": 4 * GIB,
     }
 )
 EPOCHS, STEPS = 5, 600 / 16
 T4 = Comparing(accelerators=("T4",))
 MEASURED = Comparing(accelerators=("T4", "H100"))
+UNKNOWN = {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "fixed_bytes": None}
 
 
 def on_cpu(operations: Operations | None = STEP, **changed: Any) -> Job:
@@ -131,8 +130,11 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it() -> None:
 def test_memory_that_fits_is_told_in_the_unit_of_the_gpus() -> None:
     pairs = [compared(on_cpu(step, seconds=3600.0), settings=T4) for step in (SMALL_STEP, STEP)]
     small, large = (bars(record_of(pair))[1] for pair in pairs)
-    assert small.endswith("fits (under 0.1 of 16 GiB)")
-    assert large.endswith("fits (5 of 16 GiB)")
+    assert small.endswith("fits (0.6 of 16 GiB)")
+    assert large.endswith("fits (6.6 of 16 GiB)")
+    step = STEP.model_copy(update=UNKNOWN)
+    unknown = compared(on_cpu(step, seconds=3600.0), settings=T4)
+    assert "fit" not in bars(record_of(unknown))[1]
 
 
 def test_why_there_are_no_estimates_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,15 +145,17 @@ def test_why_there_are_no_estimates_is_said_once(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("kept", "all_kept", "fits"), [(1, 1, "yes"), (1, 5, "yes"), (1, 6, "perhaps"), (16, 16, "no")]
+    ("allocated", "reserved", "fits"),
+    [(1, 1, "yes"), (9, 12, "yes"), (12, 14, "perhaps"), (15, 16, "no")],
 )
-def test_no_is_sure_and_yes_has_room_to_spare(kept: int, all_kept: int, fits: str) -> None:
-    step = STEP.model_copy(
-        update={"saved_activations": kept * GIB // 4, "saved_tensor_bytes": all_kept * GIB}
-    )
-    (offer,) = compared(on_cpu(step), settings=T4).renting.options  # of 16 GiB
-    assert offer.needed_bytes == (3 + kept) * GIB
+def test_no_is_for_what_is_allocated_and_yes_has_room_to_spare(
+    allocated: int, reserved: int, fits: str
+) -> None:
+    peaks = {"peak_allocated_bytes": allocated * GIB, "peak_reserved_bytes": reserved * GIB}
+    pair = compared(on_cpu(STEP.model_copy(update=peaks), seconds=3600.0), settings=T4)
+    (offer,) = pair.renting.options  # of 16 GiB
     assert offer.fits == fits
+    assert (decide(pair).gpu_name == "T4") == (fits != "no")
 
 
 def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
@@ -222,7 +226,7 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 def test_where_launching_decides_a_larger_batch_is_estimated(
     counts: dict[str, int], advice: str | None
 ) -> None:
-    small = {"saved_activations": 10**3, "saved_tensor_bytes": 10**3}
+    small = {"saved_tensor_bytes": 10**3}
     eager = replace(SETTINGS, is_captured=False)
     job = on_cpu(STEP.model_copy(update=small | counts), settings=eager, left=95, seconds=60.0)
     pair = compared(job, settings=T4)

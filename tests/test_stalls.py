@@ -1,6 +1,6 @@
 """What is watched in a few steps of a script: lines that would stall a GPU, and its parts.
 
-38 of 40 planted lines are found, and no other.
+29 of 31 planted lines are found, and no other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from photofinish.inside.step_watchers import Stalls, StepClock
+from photofinish.inside.timed_batches import loaded
 
 BEGIN = """
 import contextlib, io, math
@@ -56,6 +57,7 @@ kept = scores[scores > 0]  # waits
 rows = torch.nonzero(scores > 0)  # waits
 chosen = torch.masked_select(scores, scores > 0)  # waits
 where = torch.where(scores > 0)  # waits
+places = torch.argwhere(scores > 0)  # waits
 kinds = scores.argmax(1).unique()  # waits
 zeroed = torch.where(scores > 0, scores, torch.zeros_like(scores))
 part = scores[:, 0] + scores[torch.arange(6, device=device), 1]
@@ -101,33 +103,6 @@ labels = y.numpy()
 names = [int(each) for each in y]
 rate = optimizer.param_groups[0]["lr"]
 """,
-    "gan": """
-critic = lambda images: net(images).mean()
-fake = net[0](torch.randn(6, 4, device=device))[:, :4]
-of_critic = critic(x.to(device)) - critic(fake.detach())
-update(of_critic)
-d_loss = of_critic.item()  # waits
-of_maker = critic(net[0](torch.randn(6, 4, device=device))[:, :4])
-update(of_maker)
-g_loss = of_maker.detach().cpu().item()  # waits
-ratio = math.sqrt(abs(of_maker))  # waits
-image = fake[0].detach().numpy()  # waits
-is_better = bool(of_critic < of_maker)  # waits
-size = len(fake)
-""",
-    "sequence": """
-hidden = net(x.to(device))
-lengths = torch.tensor([3, 2, 2, 1, 1, 1])
-longest = int(lengths.max())
-loss = hidden[:, :longest].logsumexp(1).mean()
-update(loss)
-perplexity = math.exp(loss)  # waits
-best = hidden.argmax(1).tolist()  # waits
-count = (hidden > 0).sum().item()  # waits
-where = torch.argwhere(hidden > 0)  # waits
-rows = hidden[hidden.sum(1) > 0]  # waits
-later = hidden[:, lengths.clamp(max=2)]
-""",
     "odd": """
 ours = x.cuda() if torch.cuda.is_available() else x.to("cpu")
 loss = net(ours).abs().mean()
@@ -147,11 +122,12 @@ half = ours.to(torch.float16)
 }
 
 
-def found(folder: Path, body: str) -> tuple[set[int], set[int]]:
-    """Return the numbers of planted lines that can be seen, and of those that were found."""
+@pytest.mark.filterwarnings("ignore:Converting a tensor")
+@pytest.mark.parametrize("name", STEPS)
+def test_lines_that_would_stall_a_gpu_are_found_and_no_others(name: str, tmp_path: Path) -> None:
     script = BEGIN + "def train(step, x, y):\n    global total\n"
-    script += "".join(f"    {line}\n" for line in body.splitlines())
-    file = folder / "train.py"
+    script += "".join(f"    {line}\n" for line in STEPS[name].splitlines())
+    file = tmp_path / "train.py"
     names: dict[str, Any] = {}
     exec(compile(script, str(file), "exec"), names)  # noqa: S102
     stalls = Stalls()
@@ -161,37 +137,24 @@ def found(folder: Path, body: str) -> tuple[set[int], set[int]]:
             names["train"](step, x, y)
             stalls.step_ended()
     planted = {n for n, line in enumerate(script.splitlines(), 1) if line.endswith("# waits")}
-    assert {name for name, _, _ in stalls.lines} <= {str(file)}
-    return planted, {line for _, line, _ in stalls.lines}
-
-
-@pytest.mark.filterwarnings("ignore:Converting a tensor")
-@pytest.mark.parametrize("name", STEPS)
-def test_lines_that_would_stall_a_gpu_are_found_and_no_others(name: str, tmp_path: Path) -> None:
-    assert STEPS[name].count("# waits") == 5
-    planted, lines = found(tmp_path, STEPS[name])
-    assert lines == planted
+    assert {(at, line) for at, line, _ in stalls.note["value"]} == {(str(file), n) for n in planted}
+    assert STEPS[name].count("# waits") >= 5
 
 
 def test_a_loader_s_own_tensors_are_no_waits() -> None:
-    class Pictures(torch.utils.data.Dataset[Any]):
-        def __len__(self) -> int:
-            return 8
-
-        def __getitem__(self, place: int) -> Any:
-            return torch.zeros(4), torch.tensor(place % 3).item()
-
-    def stacked(items: Any) -> Any:
-        return torch.stack([x for x, _ in items]), torch.tensor([y for _, y in items])
+    def stacked(places: Any) -> Any:
+        labels = [torch.tensor(place % 3).item() for place in places]
+        return torch.zeros(len(places), 4), torch.tensor(labels)
 
     net = nn.Linear(4, 3)
-    loader = torch.utils.data.DataLoader(Pictures(), batch_size=2, collate_fn=stacked)
+    loader: Any = torch.utils.data.DataLoader(range(8), batch_size=2, collate_fn=stacked)
     stalls = Stalls()
     with stalls:
-        for x, y in loader:
+        batches = iter(loader)
+        for x, y in (loaded(next, batches) for _ in range(len(loader))):
             nn.functional.cross_entropy(net(x.to("cpu")), y.to("cpu")).backward()
             stalls.step_ended()
-    assert stalls.lines == []
+    assert stalls.note["value"] == []
 
 
 class Sleeps(torch.autograd.Function):
@@ -225,7 +188,7 @@ def test_the_parts_of_a_step_are_timed_and_add_up(has_closure: bool) -> None:
         return loss
 
     clock = StepClock()
-    clock.begin()
+    clock.__enter__()
     began_at = time.perf_counter()
     for _ in range(2):
         if not has_closure:
@@ -234,7 +197,7 @@ def test_the_parts_of_a_step_are_timed_and_add_up(has_closure: bool) -> None:
         clock.optimizer_ended()
         clock.step_ended()
     step_seconds = (time.perf_counter() - began_at) / 2
-    clock.end()
+    clock.__exit__()
     passes()  # no longer timed
     parts = clock.note["value"]
     assert parts["forward"] > 0.02

@@ -1,51 +1,116 @@
-"""A time limit ends a training on the CPU after whole epochs, a budget with a checkpoint."""
+"""Checkpoints. A time limit ends a training after whole epochs, a budget with a checkpoint."""
 
 from __future__ import annotations
 
 import math
+import os
 import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
-from conftest import ROOT, MakeExperiment, MakeResult, PrepareStage
+from conftest import HeldClock, MakeExperiment, MakeResult, MakeRun, PrepareStage
 from outputs import comparison_rows, verdict
-from result_files import job_of, pair_of, text_of, trained, with_record, with_timings, write_result
+from result_files import pair_of, text_of, trained, with_record, with_timings, write_result
 from training_process import NoTracker, train_here
-from training_stage import TrainingStage, contents
+from training_stage import contents
 
 from photofinish.answer.decision import decide
-from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean
-from photofinish.config.base import read_plan
-from photofinish.config.compare import Comparing
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.loader import read_params
 from photofinish.config.metrics import EarlyStopping
-from photofinish.data.packed import PackedSplit
-from photofinish.errors import EXIT_FAILED
-from photofinish.machine.fingerprint import CpuTarget
-from photofinish.planning.plan import write_plan
+from photofinish.errors import UserError
 from photofinish.results import EpochTiming, records
 from photofinish.results.measured import TrainedRecords
 from photofinish.runs import stage
 from photofinish.runs.run import Run, epochs_in_time
 from photofinish.tracking.documents import TAG_NOTE, TAG_TIME, training_document
+from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    """Return a store in which checkpoints of three epochs were saved."""
+    store = CheckpointStore(tmp_path / "checkpoints")
+    for epoch in (1, 2, 3):
+        store.save(epoch, {"epochs_done": epoch})
+    return store
+
+
+def test_the_last_two_checkpoints_are_kept_and_loaded(store: CheckpointStore) -> None:
+    kept = sorted(path.name.partition(".")[0] for path in store.folder.iterdir())
+    assert kept == ["epoch-000002", "epoch-000003"]
+    assert store.load_latest() == {"epochs_done": 3}
+    # numbers of NumPy, such as a schedule's
+    store.save(4, {"schedule": {"last_lr": [np.float64(0.5)]}, "network": OrderedDict()})
+    assert store.load_latest() == {"schedule": {"last_lr": [0.5]}, "network": {}}
+
+
+@pytest.mark.parametrize(("writing_seconds", "saves"), [(0.0, 100), (0.3, 11)])
+def test_a_checkpoint_is_due_a_second_after_the_last_or_takes_a_thirtieth_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing_seconds: float, saves: int
+) -> None:
+    clock, saved = HeldClock(), 0
+    monkeypatch.setattr("time.monotonic", lambda: clock.now_seconds)
+    write = "photofinish.training.checkpoint.write_bytes_atomically"
+    monkeypatch.setattr(write, lambda *_: clock.take(writing_seconds))
+    store = CheckpointStore(tmp_path)
+    for epoch in range(400):  # 100 s
+        clock.take(0.25)
+        if store.is_due():
+            store.save(epoch, {})
+            saved += 1
+    assert saved == pytest.approx(saves, abs=3)
+
+
+@pytest.mark.parametrize(("days", "stays"), [(29, True), (31, False)])
+def test_checkpoints_are_removed_after_a_month(tmp_path: Path, days: int, stays: bool) -> None:
+    run = tmp_path / "key"
+    CheckpointStore(run).save(1, {})
+    (run / "epochs").mkdir()
+    (run / "epochs" / "epoch-0001.safetensors").write_bytes(b"weights")
+    then = time.time() - days * 24 * 3600
+    for path in [*run.rglob("*"), run]:
+        os.utime(path, (then, then))
+    prune_checkpoints(tmp_path)
+    assert run.exists() is stays
+
+
+class Code:
+    """Object whose pickle calls a function."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("executed",)
+
+
+@pytest.mark.parametrize("code", [Code(), {"param_groups": [{"norm": math.sqrt}]}], ids=type)
+def test_a_checkpoint_with_code_is_named_removed_and_not_executed(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, code: object
+) -> None:
+    monkeypatch.chdir(store.folder.parent)
+    store.save(4, {"epochs_done": code})
+    newest, said = store.paths()[0], list[str]()
+    assert store.load_latest(said.append) == {"epochs_done": 3}
+    assert [str(newest) in line for line in said] == [True]
+    assert not newest.exists()
+    assert not Path("executed").exists()
+
+
+Budgeted = Callable[..., str]
 SOON_SECONDS = 1e-9
 """A limit that leaves the fewest epochs, however slow the machine is."""
 
 
 @pytest.fixture
-def run(
-    cpu_host: CpuTarget, packed_split: PackedSplit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def run(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
-    experiment: Any = None
-    return Run("small", "cpu", experiment, cpu_host, packed_split.folder, tmp_path / "small/cpu")
+    return make_run()
 
 
 def train(run: Run, experiment: ExperimentPlan) -> tuple[Path, records.TrainingTimes]:
@@ -56,35 +121,7 @@ def train(run: Run, experiment: ExperimentPlan) -> tuple[Path, records.TrainingT
     return run.out / records.MODEL, timings
 
 
-def test_a_limited_training_is_the_start_of_the_whole_one_and_resumes_to_the_same_epoch(
-    run: Run, make_experiment: MakeExperiment
-) -> None:
-    schedule = {"name": "cosine"}
-    every = make_experiment(epochs=4, schedule=schedule, save_weights="every_epoch", seed=7)
-    whole, timings = train(run, every)
-    assert (len(timings.epochs), timings.epochs_left) == (4, 0)
-    second_epoch = (whole / "epochs/epoch-0002.safetensors").read_bytes()
-    start = records.read_history(whole)[:2]
-
-    settings = {"epochs": 4, "schedule": schedule, "seed": 7, "repeats": 2, "seeds": 2}
-    experiment = make_experiment(time_limit_seconds=SOON_SECONDS, **settings)
-    model, timings = train(run, experiment)
-    learned = contents(model)
-    assert learned[records.WEIGHTS] == second_epoch
-    assert records.read_history(model) == start
-    (further,) = records.read_seeds(model, experiment)
-    assert [len(each) for each in (*timings.repeats, *timings.seeds, further.history)] == [2, 2, 2]
-    assert timings.epochs_left == 2
-
-    # Killed before DVC stored it
-    model, again = train(run, experiment)
-    assert contents(model) == learned
-    assert again == timings
-
-
-def test_a_limit_that_was_raised_goes_on_from_the_last_epoch_although_an_earlier_one_was_best(
-    run: Run, make_experiment: MakeExperiment
-) -> None:
+def test_a_raised_limit_goes_on_from_the_last(run: Run, make_experiment: MakeExperiment) -> None:
     stopping = {"patience": 9, "min_delta": 10.0}  # the first epoch stays the best one
     settings = {"epochs": 4, "early_stopping": stopping}
     expected = contents(train(run, make_experiment(**settings))[0])
@@ -131,45 +168,6 @@ def test_no_epoch_begins_that_would_end_after_the_limit_except_the_second(
     assert min(9, epochs_in_time(limit_seconds, spent_seconds, timings)) == left
 
 
-PARAMS = """\
-defaults:
-  {model: linear, optimizer: {name: sgd, lr: 0.1}, input: resident, epochs: 5, batch_size: 16,
-   precision: fp32, seed: 0}
-devices: {cpu: {time_limit: 10 min}}
-datasets: {digits: {source: digits, validation: 0.1, test: 0.1}}
-experiments:
-  small: {dataset: digits}
-  longer: {dataset: digits, time_limit: 1.5 h}
-"""
-
-
-def test_a_time_limit_is_in_the_plans_of_its_trainings_on_the_cpu_alone(tmp_path: Path) -> None:
-    def plan(text: str) -> dict[str, bytes]:
-        (tmp_path / "params.yaml").write_text(text, encoding="utf-8")
-        write_plan(read_params(tmp_path / "params.yaml"), tmp_path / "plan", ROOT / "stages")
-        return contents(tmp_path / "plan")
-
-    def limit_seconds(file: str) -> float | None:
-        experiment = read_plan(tmp_path / f"plan/{file}.json", ExperimentPlan)
-        return experiment.time_limit_seconds
-
-    planned = plan(PARAMS)
-    limits = {name: limit_seconds(f"on_cpu/{name}") for name in ("small", "longer")}
-    assert limits == {"small": 600.0, "longer": 5400.0}
-    folders = "experiments", "steps", "steps_on_cpu"
-    assert {limit_seconds(f"{folder}/longer") for folder in folders} == {None}
-    for old, new, name in (
-        ("10 min", "11 min", "small"),
-        ("cpu: {time_limit: 10 min}", "", "small"),
-        ("1.5 h", "1.6 h", "longer"),
-        (", time_limit: 1.5 h", "", "longer"),
-    ):
-        changed = plan(PARAMS.replace(old, new))
-        differing = {file for file, content in planned.items() if changed[file] != content}
-        assert (differing, changed.keys()) == ({f"on_cpu/{name}.json"}, planned.keys()), new
-        assert plan(PARAMS) == planned
-
-
 def limited(make_result: MakeResult) -> TrainedRecords:
     """Make up two epochs of 20 and 22 s out of 50."""
     result = trained(make_result, epoch_seconds=(19.9, 21.9), total_seconds=52.0, accuracy=0.5)
@@ -178,23 +176,7 @@ def limited(make_result: MakeResult) -> TrainedRecords:
     return with_record(result, experiment=experiment)
 
 
-def test_a_limited_job_is_extrapolated_with_an_interval(make_result: MakeResult) -> None:
-    job = job_of(limited(make_result))
-    whole = 52 + 48 * 21
-    assert job.whole_seconds == pytest.approx(whole)
-    rented = decide(pair_of(limited(make_result), None, Comparing())).worth
-    assert rented.about == "renting"  # though it took a minute
-    assert rented.here.seconds == pytest.approx(whole)
-    # Of 2 epochs in 50, the mean's error is 1 in 21 s. Start-up took 10 s, and may be off by 1.3.
-    passes = math.sqrt(48 / 50) * error_of_mean((20.0, 22.0)) * 1050 / whole
-    half = math.hypot(MACHINE, passes, ONCE * 10 / whole)
-    ends = whole / math.exp(half), whole * math.exp(half)
-    assert job_time(job).interval == pytest.approx(ends, rel=1e-3)
-
-
-def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
-    make_result: MakeResult,
-) -> None:
+def test_a_limited_job_that_may_stop_early_has_its_epochs_at_most(make_result: MakeResult) -> None:
     """No GPU shows at which epoch it stops: perhaps at the next one."""
     cpu = limited(make_result)
     stopping = {"early_stopping": EarlyStopping(patience=5)}
@@ -208,9 +190,7 @@ def test_a_limited_job_that_may_stop_early_takes_at_most_its_planned_epochs(
     assert "an upper bound, as it may stop early" in found.cautions[0]
 
 
-def test_a_limited_job_is_marked_and_its_end_is_never_compared(
-    make_result: MakeResult, tmp_path: Path
-) -> None:
+def test_a_limited_job_is_marked_and_not_compared(make_result: MakeResult, tmp_path: Path) -> None:
     cpu = limited(make_result)
     gpu = trained(make_result, device="gpu", epoch_seconds=(1.0,) * 50, total_seconds=60.0)
     pair = pair_of(cpu, gpu)
@@ -241,16 +221,25 @@ def test_a_limited_job_is_marked_and_its_end_is_never_compared(
     assert "extrapolated from 2 of 50 epochs" in document.tags[TAG_NOTE]
 
 
-def within_budget(stage: TrainingStage, budget: float | None) -> tuple[int | None, str]:
-    """Run the stage, and return its exit code and the last line that it prints."""
-    plan = BudgetPlan(currency="EUR", cpu_hour=3600.0, gpu_hour=None, budget=budget)
-    (stage.folder / "budget.json").write_text(plan.model_dump_json(), encoding="utf-8")
-    process = stage.fork()
-    output, _ = process.communicate()
-    return process.returncode, output.splitlines()[-1]
+@pytest.fixture
+def budgeted(run: Run, prepare_stage: PrepareStage, monkeypatch: pytest.MonkeyPatch) -> Budgeted:
+    """Train as the stage does within a budget, if there is one. Return the error that ends it."""
+    monkeypatch.setattr(stage, "Tracker", NoTracker)
+
+    def train(budget: float | None, **settings: Any) -> str:
+        folder = prepare_stage(**settings).folder
+        plan = BudgetPlan(currency="EUR", cpu_hour=3600.0, gpu_hour=None, budget=budget)
+        (folder / "budget.json").write_text(plan.model_dump_json(), encoding="utf-8")
+        plans = folder / "small.json", folder / "cpu.json"
+        try:
+            stage.train("cpu", *plans, run.data, None, run.out, folder / "budget.json")
+        except UserError as error:
+            return str(error)
+        return ""
+
+    return train
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "done"),
     [
@@ -259,43 +248,36 @@ def within_budget(stage: TrainingStage, budget: float | None) -> tuple[int | Non
     ],
 )
 def test_a_stopped_training_goes_on_and_ends_with_the_same_bits(
-    prepare_stage: PrepareStage, settings: dict[str, Any], done: str
+    budgeted: Budgeted, run: Run, settings: dict[str, Any], done: str
 ) -> None:
-    whole, stopped = (prepare_stage(name, **settings) for name in ("whole", "stopped"))
-    assert within_budget(whole, budget=None)[0] == 0
-
-    code, error = within_budget(stopped, budget=1e-6)
-    assert code == EXIT_FAILED
+    assert not budgeted(None, **settings)
+    learned = contents(run.out / "model")
+    for folder in (run.out, Path(".photofinish")):
+        shutil.rmtree(folder)
+    error = budgeted(1e-6, **settings)
     assert done in error
     assert "compare.budget" in error
-    assert not (stopped.out / "timings" / "timings.json").exists()
-
-    assert within_budget(stopped, budget=1e9)[0] == 0
-    assert stopped.learned() == whole.learned()
-
-
-@pytest.mark.slow
-def test_seeds_that_stopped_early_are_not_trained_again(prepare_stage: PrepareStage) -> None:
-    slow = {"optimizer": {"name": "sgd", "lr": 1e-9}, "early_stopping": {"patience": 1}}
-    stage = prepare_stage(epochs=9, seeds=2, **slow)
-    assert within_budget(stage, budget=None)[0] == 0
-    learned = stage.learned()
-    assert within_budget(stage, budget=None)[0] == 0
-    assert stage.learned() == learned
+    assert not (run.out / "timings/timings.json").exists()
+    assert not budgeted(1e9, **settings)
+    assert contents(run.out / "model") == learned
 
 
-@pytest.mark.slow
-def test_money_spent_before_counts_until_the_budget_is_raised(prepare_stage: PrepareStage) -> None:
-    stage = prepare_stage(epochs=3)
+def test_seeds_that_stopped_early_are_not_trained_again(budgeted: Budgeted, run: Run) -> None:
+    settings: dict[str, Any] = {"epochs": 9, "seeds": 2, "early_stopping": {"patience": 1}}
+    settings["optimizer"] = {"name": "sgd", "lr": 1e-9}
+    assert not budgeted(None, **settings)
+    learned = contents(run.out / "model")
+    assert not budgeted(None, **settings)
+    assert contents(run.out / "model") == learned
+
+
+def test_money_spent_before_counts_until_the_budget_is_raised(budgeted: Budgeted, run: Run) -> None:
     for _ in range(2):  # the second time, no epoch is trained
-        code, error = within_budget(stage, budget=1e-6)
-        assert (code, "after epoch 1" in error) == (EXIT_FAILED, True)
-
+        error = budgeted(1e-6, epochs=3)
+        assert "after epoch 1" in error
     spent = float(error.partition(" EUR")[0].rpartition(" ")[2])
-    code, error = within_budget(stage, budget=spent + 0.02)
-    assert (code, "after epoch 2" in error) == (EXIT_FAILED, True)
-
-    assert within_budget(stage, budget=1e9)[0] == 0
-    timings = records.read_record(stage.out / "timings" / "timings.json", records.TrainingTimes)
+    assert "after epoch 2" in budgeted(spent + 0.02, epochs=3)
+    assert not budgeted(1e9, epochs=3)
+    timings = records.read_record(run.out / "timings/timings.json", records.TrainingTimes)
     assert timings.resumed_at_epochs == (1, 2)
     assert timings.total_seconds > spent

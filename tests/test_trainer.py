@@ -10,15 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import recipe
 import torch
-from conftest import MakeTrainer, assert_same_run, network_with_state
+import torch._inductor.config as inductor
+from conftest import HeldClock, MakeRun, MakeTrainer, assert_same_run, network_with_state
 from torch import nn
 from torch.nn.functional import cross_entropy
+from training_process import measure_here, train_here
 
 from photofinish.data import PartName
 from photofinish.data.packed import PackedSplit
-from photofinish.errors import UserError
+from photofinish.errors import ConfigError, UserError
 from photofinish.models.registry import build_model
+from photofinish.results.learned import weights_of
+from photofinish.results.measured import read_trained
 from photofinish.training.batches import Batch, Batches, batch_order
 from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.trainer import Trainer
@@ -26,20 +31,6 @@ from photofinish.training.trainer import Trainer
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.05}
 GENTLE = {"name": "sgd", "lr": 0.003}  # the small data set is learned within an epoch otherwise
 PRECISIONS = ["fp32", "tf32", "bf16", "fp16"]
-
-
-class FailsAtStep(nn.Module):
-    """Network that returns NaN at one training step, from 1, or in validation (0)."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.layer, self.step, self.steps = nn.Linear(64, 3), step, 0
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        self.steps += self.training
-        fails = self.steps == self.step if self.training else self.step == 0
-        outputs: torch.Tensor = self.layer(images.flatten(1))
-        return outputs * float("nan") if fails else outputs
 
 
 class FullAbove(nn.Module):
@@ -109,6 +100,7 @@ def test_steps_and_validation_compute_in_the_experiments_precision(
     )
     trained(trainer)
     assert seen == {(True, dtype), (False, dtype)}
+    assert trainer.state.scaler.is_enabled() is (precision == "fp16")
 
 
 def trained_by_hand(
@@ -129,9 +121,7 @@ def trained_by_hand(
     return losses
 
 
-def test_it_computes_exactly_what_a_bare_loop_computes(
-    trainer_of: MakeTrainer, packed_split: PackedSplit
-) -> None:
+def test_it_computes_as_a_bare_loop(trainer_of: MakeTrainer, packed_split: PackedSplit) -> None:
     trainer = trained(trainer_of())
     network = build_model(trainer.experiment.model, (1, 8, 8), 3, seed=0)
     losses = trained_by_hand(
@@ -142,9 +132,7 @@ def test_it_computes_exactly_what_a_bare_loop_computes(
         assert torch.equal(ours, theirs)
 
 
-def test_a_cnn_learns_the_same_in_channels_last(
-    trainer_of: MakeTrainer, packed_split: PackedSplit
-) -> None:
+def test_a_cnn_learns_in_channels_last(trainer_of: MakeTrainer, packed_split: PackedSplit) -> None:
     settings = {"lr": 0.01, "momentum": 0.9}
     trainer = trained(trainer_of(convolutions(), optimizer={"name": "sgd", **settings}))
     assert trainer.network[3].weight.is_contiguous(memory_format=torch.channels_last)  # type: ignore[index, union-attr]
@@ -184,7 +172,7 @@ def test_validation_loss_and_accuracy_are_those_of_all_validation_images_at_once
 def test_a_non_finite_loss_ends_the_training_with_the_step_and_the_rate_to_lower(
     trainer_of: MakeTrainer, failing_step: int, where: str, epochs_kept: int
 ) -> None:
-    trainer = trainer_of(FailsAtStep(failing_step))
+    trainer = trainer_of(recipe.FailsAtStep(failing_step))
     with pytest.raises(NonFiniteLossError, match=rf"{where}\..*\(it is 0\.1\)"):
         trained(trainer)
     assert trainer.progress.epochs_done == len(trainer.progress.metrics) == epochs_kept
@@ -226,9 +214,7 @@ def test_a_network_that_is_large_for_its_device_warms_up_without_a_copy(
 
 
 @pytest.mark.parametrize(("batch_size", "validation"), [(16, 10), (24, 24), (36, 100), (100, 7)])
-def test_a_warm_up_tries_every_batch_size_of_an_epoch(
-    trainer_of: MakeTrainer, batch_size: int, validation: int
-) -> None:
+def test_it_warms_up_each_size(trainer_of: MakeTrainer, batch_size: int, validation: int) -> None:
     trainer = trainer_of(batch_size=batch_size, validation_batch_size=validation, epochs=1)
     seen: set[tuple[int, bool]] = set()
     trainer.network.register_forward_pre_hook(
@@ -289,9 +275,7 @@ def test_a_batch_is_gone_before_the_next_is_loaded(
     assert held == [False] * trainer.steps_per_epoch
 
 
-def test_validation_takes_smaller_batches_where_memory_is_too_small(
-    trainer_of: MakeTrainer,
-) -> None:
+def test_validation_takes_smaller_batches_where_memory_is_small(trainer_of: MakeTrainer) -> None:
     def ends(trainer: Trainer) -> tuple[str, list[int]]:
         trainer.network.sizes.clear()
         trainer.prepare()
@@ -305,12 +289,114 @@ def test_validation_takes_smaller_batches_where_memory_is_too_small(
     why, sizes = ends(trainer_of(FullAbove(24), **settings))
     assert sizes[-1] == 24
     assert "memory" not in why
+    for most, further in ((3, {}), (10, {"validation_batch_size": 12})):
+        with pytest.raises(UserError, match="validation_batch_size"):
+            trainer_of(FullAbove(most), batch_size=4, **further).prepare()
 
 
-@pytest.mark.parametrize("settings", [{}, {"validation_batch_size": 12}])
-def test_validation_without_memory_names_its_batch_size(
-    trainer_of: MakeTrainer, settings: dict[str, int]
+def test_without_a_validation_part_the_last_weights_are_kept(trainer_of: MakeTrainer) -> None:
+    validating, other = (trainer_of(network_with_state(), ema=0.5) for _ in range(2))
+    other.validation = None
+    other.prepare()
+    for metrics, _ in other.epochs():
+        assert (metrics.validation_loss, metrics.validation_accuracy) == (None, None)
+    assert weights_of(other.result) == weights_of(trained(validating).result)
+    follows = trainer_of(schedule={"name": "reduce_on_plateau"})
+    follows.validation = None
+    with pytest.raises(ConfigError, match=r"^schedule "):
+        trained(follows)
+
+
+COMPILED = {"name": "mlp", "hidden": (8,), "compile": True}
+
+
+@pytest.fixture
+def shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """List each call of a compiled network: the batch size, and if gradients are on."""
+    seen: list[tuple[int, bool]] = []
+
+    def compile_as_torch_does(network: nn.Module, *, dynamic: bool) -> None:
+        assert not dynamic
+        plain = network.forward
+
+        def compiled(images: torch.Tensor) -> torch.Tensor:
+            seen.append((len(images), torch.is_grad_enabled()))
+            outputs: torch.Tensor = plain(images)
+            return outputs
+
+        monkeypatch.setattr(network, "forward", compiled)
+
+    monkeypatch.setattr(nn.Module, "compile", compile_as_torch_does)
+    return seen
+
+
+@pytest.mark.usefixtures("shapes")
+@pytest.mark.parametrize(("compiles", "seconds"), [(True, 0.19 + 0.19 + 0.39), (False, 0.38)])
+def test_what_only_first_steps_and_compilation_take_is_the_jobs_time(
+    trainer_of: MakeTrainer, clock: HeldClock, compiles: bool, seconds: float
 ) -> None:
-    network = FullAbove(10 if settings else 3)
-    with pytest.raises(UserError, match="validation_batch_size"):
-        trainer_of(network, batch_size=4, **settings).prepare()
+    """Each size of a batch takes 0.2 s once, and 0.01 s from then on, which is no first time."""
+    settings = {"model": COMPILED} if compiles else {}
+    trainer = trainer_of(epochs=1, batch_size=16, validation_batch_size=10, **settings)
+    seen: set[tuple[int, bool]] = set()
+
+    def begins(network: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        shape = len(inputs[0]), network.training
+        clock.take(0.01 if shape in seen else 0.2)
+        seen.add(shape)
+
+    trainer.network.register_forward_pre_hook(begins)
+    warm_up = trainer.prepare()
+    assert warm_up.first_seconds == pytest.approx(seconds)
+    assert warm_up.seconds > seconds
+
+
+def test_first_steps_are_in_start_ups(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare = Trainer.prepare
+    first = {"first_seconds": 100.0}
+    monkeypatch.setattr(Trainer, "prepare", lambda trainer: prepare(trainer)._replace(**first))
+    run = make_run()
+    measure_here(run)
+    train_here(run)
+    times, measured = read_trained(run.out)
+    assert min(times.startup_seconds, measured.startup_seconds, times.total_seconds) > 100
+
+
+@pytest.mark.usefixtures("shapes")
+def test_a_warm_up_and_a_failing_scratch_step_leave_the_network(trainer_of: MakeTrainer) -> None:
+    trainer = trainer_of(model=COMPILED)
+    before = weights_of(trainer.network)
+    trainer.prepare()
+    assert weights_of(trainer.network) == before
+
+    def fail_after_a_step() -> None:
+        with trainer.scratch_copy() as state:
+            trainer.step(state, 0, trainer.training.first())
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fail_after_a_step()
+    assert weights_of(trainer.network) == before
+
+
+def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
+    shapes: list[tuple[int, bool]], trainer_of: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(model=COMPILED, epochs=1, batch_size=16)
+    monkeypatch.setattr(trainer.team, "rank", 1)
+    monkeypatch.setattr(trainer.team, "size", 3)
+    trainer.prepare()
+    assert (3, True) in shapes  # of 8: the second, the fifth and the eighth
+
+
+@pytest.mark.usefixtures("shapes")
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_compiler_is_as_deterministic(trainer_of: MakeTrainer, deterministic: bool) -> None:
+    before = torch.are_deterministic_algorithms_enabled()
+    try:
+        torch.use_deterministic_algorithms(not deterministic)
+        trainer_of(model=COMPILED, deterministic=deterministic)
+        found = inductor.deterministic, torch.are_deterministic_algorithms_enabled()
+        assert found == (deterministic, deterministic)
+    finally:
+        torch.use_deterministic_algorithms(before)

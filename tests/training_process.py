@@ -8,12 +8,11 @@ import os
 import runpy
 import signal
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import warm_python
 
@@ -50,8 +49,6 @@ class Start:
 
     mlflow: bool = False
     """Use MLflow, whose start takes most of the time of a test that kills dozens of trainings."""
-    reports_waiting: bool = False
-    """Report the time waited for MLflow at the end."""
     settings: dict[str, object] = field(default_factory=dict)
     """Values of module attributes, by their full names."""
     ranks: tuple[str, ...] = ()
@@ -156,7 +153,7 @@ def _run(
 ) -> None:
     """Run the stage's script, and the programs that it starts with `python`.
 
-    At its end, it writes its file operations to `operations.txt`, and its modules to `modules.txt`.
+    At its end, it writes its file operations to `operations.txt`.
     """
     for descriptor in (1, 2):
         os.dup2(output.fileno(), descriptor)
@@ -175,7 +172,6 @@ def _run(
         setattr(importlib.import_module(module), setting, value)
     if not start.mlflow:
         stage.Tracker = NoTracker  # type: ignore[assignment, misc]
-    waited_seconds = _time_all_of(stage.Tracker) if start.reports_waiting else []
     seen: list[str] = []
 
     def note(event: str, _arguments: tuple[object, ...]) -> None:
@@ -191,26 +187,3 @@ def _run(
     runpy.run_path(str(STAGE), run_name="__main__")
     operations = "\n".join(seen)
     (folder / "operations.txt").write_text(operations, encoding="utf-8")
-    (folder / "modules.txt").write_text("\n".join(sys.modules), encoding="utf-8")
-    if start.reports_waiting:
-        print(f"waited {sum(waited_seconds):.2f} s for MLflow")
-
-
-def _time_all_of(tracker: type[Any]) -> list[float]:
-    """Return a list that receives the duration of each call of the stage."""
-    taken_seconds: list[float] = []
-
-    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            started_seconds = time.monotonic()
-            try:
-                return method(*arguments, **options)
-            finally:
-                taken_seconds.append(time.monotonic() - started_seconds)
-
-        return call
-
-    methods = "__init__ __exit__ start wait_until_ready epoch_ended training_ended"
-    for name in methods.split():
-        setattr(tracker, name, timed(getattr(tracker, name)))
-    return taken_seconds

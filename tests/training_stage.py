@@ -80,32 +80,16 @@ class TrainingStage:
 
     def measuring(self, seconds: float = 0.1) -> list[str]:
         """Return the script of `measure` and its arguments."""
-        files = {
-            "device": self.device,
-            "steps": "steps/small.json",
-            "job": "small.json",
-            "host": f"{self.device}.json",
-            "data": str(self.data),
-            "out": str(self.out / MEASURED_FOLDER),
-            "seconds": str(seconds),
-        }
-        arguments = [text for name, value in files.items() for text in (f"--{name}", value)]
-        return [str(STAGE.with_name("measure.py")), *arguments]
+        files = {"steps": "steps/small.json", "job": "small.json", "seconds": str(seconds)}
+        script = str(STAGE.with_name("measure.py"))
+        return [script, *self.arguments(self.out / MEASURED_FOLDER, **files)]
 
-    def arguments(self) -> list[str]:
-        files = {
-            "experiment": "small.json",
-            "host": f"{self.device}.json",
-            "data": str(self.data),
-            "out": str(self.out),
-        }
-        if (self.folder / "budget.json").is_file():
-            files["budget"] = "budget.json"
-        return [
-            "--device",
-            self.device,
-            *(text for name, value in files.items() for text in (f"--{name}", value)),
-        ]
+    def arguments(self, out: Path | None = None, **files: str) -> list[str]:
+        """Return the arguments of a stage, by default of training."""
+        values = files or {"experiment": "small.json"}
+        values |= {"host": f"{self.device}.json", "data": str(self.data)}
+        values |= {"device": self.device, "out": str(out or self.out)}
+        return [text for name, value in values.items() for text in (f"--{name}", value)]
 
 
 def read_until(process: subprocess.Popen[str] | ForkedProcess, wanted: str) -> str:

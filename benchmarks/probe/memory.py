@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torchvision.models import get_model
 
 from benchmarks.probe.findings import Findings, here
 from benchmarks.probe.gpu_scripts import RUNS, OverError, Run, step_of
@@ -30,9 +30,8 @@ def train(
     is_autocast: bool = False,
 ) -> None:
     """Train a network of torchvision, without the temporary memory of an initialization."""
-    models: Any = importlib.import_module("torchvision.models")
     with torch.device("meta"):
-        network = getattr(models, name)()
+        network = get_model(name)
     network.to(dtype).to_empty(device=device)
     with torch.no_grad():
         for tensor in (*network.parameters(), *network.buffers()):

@@ -22,15 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from photofinish.answer.estimates import with_batch
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations
 
 FOLDER = Path(__file__).parent
 COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
-_NOTHING = Operations(
-    images=0, flops=0, kernels=0, parameter_bytes=0, gradient_bytes=0,
-    optimizer_bytes=0, saved_activations=0, saved_tensor_bytes=0, batch_bytes=0, resident_bytes=0,
-)  # fmt: skip
+_NOTHING = Operations(images=0, flops=0, kernels=0, saved_tensor_bytes=0)
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Published:
 
     model: str
     precision: str
-    layout: str
     accelerator: Accelerator
     operations: Operations
     images_per_second: float
@@ -53,20 +50,13 @@ class Published:
 
 def published() -> list[Published]:
     """All of them."""
-    networks = {(row["model"], row["image_size"]): row for row in rows("networks.csv")}
-    return [
-        Published(
-            row["model"],
-            row["precision"],
-            row["layout"],
-            accelerators()[row["accelerator"]],
-            _step(networks[name], int(row["batch_size"]), row["steps"] == "whole"),
-            float(row["images_per_second"]),
-            row["source"],
-        )
-        for row in rows("training.csv")
-        for name in [(row["model"], row["image_size"])]
-    ]
+    networks = {(row["model"], row["image_size"]): _counted(row) for row in rows("networks.csv")}
+    found = []
+    for row in rows("training.csv"):
+        step = with_batch(networks[row["model"], row["image_size"]], int(row["batch_size"]))
+        sheet, speed = accelerators()[row["accelerator"]], float(row["images_per_second"])
+        found.append(Published(row["model"], row["precision"], sheet, step, speed, row["source"]))
+    return found
 
 
 class Measured(NamedTuple):
@@ -80,23 +70,13 @@ class Measured(NamedTuple):
     step_seconds: float
 
 
-def measured() -> list[Measured]:
-    """Return the steps of measured.csv."""
-    return _measured("measured.csv", "H100")
-
-
-def unseen() -> list[Measured]:
-    """Return the steps of unseen.csv."""
-    return _measured("unseen.csv", "H200")
-
-
-def _measured(name: str, accelerator: str) -> list[Measured]:
-    found = []
-    for row in rows(name):
-        step = _NOTHING.model_copy(update={count: int(row[count]) for count in COUNTS})
+def measured(name: str = "measured") -> list[Measured]:
+    """Return the steps of measured.csv, or of unseen.csv."""
+    found, sheet = [], accelerators()[{"measured": "H100", "unseen": "H200"}[name]]
+    for row in rows(f"{name}.csv"):
         is_captured, seconds = row["steps"] == "graph", float(row["step_seconds"])
-        sheet, precision = accelerators()[accelerator], row["precision"]
-        found.append(Measured(sheet, row["job"], is_captured, precision, step, seconds))
+        step = sheet, row["job"], is_captured, row["precision"], _counted(row), seconds
+        found.append(Measured(*step))
     return found
 
 
@@ -106,19 +86,6 @@ def rows(name: str) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
-def _step(network: dict[str, str], images: int, has_optimizer: bool) -> Operations:
-    """Return the step's operations without the optimizer's state, which is not always published."""
-    times, parameter_bytes = images / int(network["images"]), int(network["parameter_bytes"])
-    return Operations(
-        images=images,
-        flops=round(times * int(network["flops"])),
-        kernels=int(network["kernels"]),
-        convolutions=int(network["convolutions"]),
-        parameter_bytes=parameter_bytes,
-        gradient_bytes=parameter_bytes if has_optimizer else 0,
-        optimizer_bytes=0,
-        saved_activations=round(times * int(network["kept_values"])),
-        saved_tensor_bytes=round(times * int(network["all_kept_bytes"])),
-        batch_bytes=0,
-        resident_bytes=0,
-    )
+def _counted(row: dict[str, str]) -> Operations:
+    counts = {name: int(row[name]) for name in COUNTS if name in row}
+    return _NOTHING.model_copy(update=counts)

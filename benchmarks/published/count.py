@@ -13,9 +13,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks.published import FOLDER, rows
-from photofinish.inside.counting import StepCount, count_step
+from photofinish.inside.counting import count_step
 
 _CLASSES, _IMAGES = 1000, 2
+_COUNTS = "flops", "kernels", "convolutions", "saved_tensor_bytes"
 
 
 def main() -> None:
@@ -24,19 +25,10 @@ def main() -> None:
     for model, side in dict.fromkeys(
         (row["model"], int(row["image_size"])) for row in rows("training.csv")
     ):
-        name = {"model": model, "image_size": side}
-        counted = _step(model, side)
-        parameter_bytes = sum(
-            each.nbytes for each in timm.create_model(model, num_classes=_CLASSES).parameters()
-        )
-        step = {
-            "flops": counted.flops,
-            "kernels": counted.kernels,
-            "convolutions": counted.convolutions,
-            "kept_values": counted.saved_activations,
-            "all_kept_bytes": counted.saved_tensor_bytes,
-        }
-        networks.append(name | {"images": _IMAGES, "parameter_bytes": parameter_bytes} | step)
+        network = timm.create_model(model, num_classes=_CLASSES).train()
+        counted = count_step(network, partial(_loss, network, side))
+        name = {"model": model, "image_size": side, "images": _IMAGES}
+        networks.append(name | {count: getattr(counted, count) for count in _COUNTS})
         print(networks[-1], flush=True)
     with (FOLDER / "networks.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, networks[0], lineterminator="\n")
@@ -44,14 +36,9 @@ def main() -> None:
         writer.writerows(networks)
 
 
-def _step(model: str, side: int) -> StepCount:
-    network = timm.create_model(model, num_classes=_CLASSES).train()
-    batch = torch.zeros(_IMAGES, 3, side, side), torch.zeros(_IMAGES, dtype=torch.int64)
-    return count_step(network, partial(_loss, network, *batch))
-
-
-def _loss(network: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    return cross_entropy(network(images), labels)
+def _loss(network: torch.nn.Module, side: int) -> torch.Tensor:
+    labels = torch.zeros(_IMAGES, dtype=torch.int64)
+    return cross_entropy(network(torch.zeros(_IMAGES, 3, side, side)), labels)
 
 
 if __name__ == "__main__":

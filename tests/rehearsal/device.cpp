@@ -129,6 +129,22 @@ class Clock {
 
 // -- memory: the CPU's, under another name ---------------------------------------------------------
 
+// Bytes that tensors have now and had at most, in multiples of 512 as on CUDA.
+struct Held {
+  std::atomic<long> now{0}, most{0};
+
+  static long rounded(size_t bytes) {
+    return static_cast<long>((bytes + 511) / 512 * 512);
+  }
+  void take(size_t bytes) {
+    now += rounded(bytes);
+    most = std::max(most.load(), now.load());
+  }
+  void give(size_t bytes) {
+    now -= rounded(bytes);
+  }
+} held;
+
 struct Block {
   c10::DataPtr memory;
   size_t bytes;
@@ -136,6 +152,7 @@ struct Block {
 
 void release(void* context) {
   auto* block = static_cast<Block*>(context);
+  held.give(block->bytes);
   if (block->bytes)
     memset(block->memory.get(), 0xFF, block->bytes);
   delete block;
@@ -143,6 +160,7 @@ void release(void* context) {
 
 c10::DataPtr on_device(c10::DataPtr of_cpu, size_t bytes, DeviceIndex index) {
   void* start = of_cpu.get();
+  held.take(bytes);
   return {start, new Block{std::move(of_cpu), bytes}, &release, Device(kType, index)};
 }
 
@@ -334,10 +352,12 @@ c10::DataPtr keeping(const Storage& of_cpu, DeviceIndex index) {
   void* start = of_cpu.mutable_data();
   auto forget = [](void* context) {
     auto* storage = static_cast<Storage*>(context);
+    held.give(storage->nbytes());
     if (storage->use_count() == 1 && storage->nbytes() && storage->resizable())
       memset(storage->mutable_data(), 0xFF, storage->nbytes());
     delete storage;
   };
+  held.take(of_cpu.nbytes());
   return {start, new Storage(of_cpu), forget, Device(kType, index)};
 }
 
@@ -650,5 +670,8 @@ void rehearsal_counts(long* into) {
   into[2] = counts.reads;
   into[3] = counts.copies_in;
   into[4] = counts.waiting_copies_in;
+}
+long rehearsal_most_held_bytes() {
+  return held.most.exchange(held.now);
 }
 }

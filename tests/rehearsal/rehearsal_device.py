@@ -63,6 +63,13 @@ def counts() -> Counts:
     return Counts(*values)
 
 
+def most_held_bytes() -> int:
+    """Return the most memory that the devices' tensors had at once since the last call."""
+    library = _library()
+    library.rehearsal_most_held_bytes.restype = ctypes.c_long
+    return int(library.rehearsal_most_held_bytes())
+
+
 def hold_clock() -> None:
     """Let this process's time pass by planted work and waits only, from `sleep` on.
 

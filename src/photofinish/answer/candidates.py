@@ -75,7 +75,7 @@ class Candidate:
     @property
     def value(self) -> tuple[bool, float, float]:
         """Sort key: doubt about the memory, then cost with the start, then time."""
-        has_room = self.option is None or self.option.fits == "yes"
+        has_room = self.option is None or self.option.fits != "perhaps"
         not_known = math.inf if self.terms.is_rented else 0.0
         return not has_room, not_known if self.cost is None else self.cost, self.time.seconds
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from photofinish.answer.bounds import SpeedupBounds, speedup_bounds
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, diagnose
+from photofinish.answer.estimated_job import SlowGpu, slow_gpu
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
 from photofinish.answer.prices import ResourceUse, resource_use
@@ -43,6 +44,8 @@ class Comparison:
     """Time of the whole job on the CPU."""
     slow_kernels: SlowKernels | None
     """Half-precision steps that this CPU computes far below its fp32 rate."""
+    slow_gpu: SlowGpu | None
+    """Steps on the GPU that take much longer than estimated, or None."""
     bounds: SpeedupBounds
     """Upper bounds on the speed-ups by any GPU."""
     speedups: Mapping[Kind, Speedup]
@@ -93,7 +96,8 @@ def compare(
     """Find out all that is known of a job: its limits, its GPUs, its causes and its models."""
     cpu, gpu, why_no_gpu, references = pair
     settings, trained = settings or Comparing(), (cpu, gpu) if gpu else (cpu,)
-    bounds, gpus_elsewhere = speedup_bounds(cpu), _gpus_elsewhere(references, elsewhere)
+    bounds = speedup_bounds(cpu)
+    gpus_elsewhere = _gpus_elsewhere(references, elsewhere)
     steps = {job.device: epoch_step(job) for job in trained}
     rest_share = steps["cpu"].shares.get("the rest", 0.0)
     rented = renting(cpu, bounds, rest_share, settings, [*trained[1:], *gpus_elsewhere])
@@ -108,6 +112,7 @@ def compare(
         elsewhere=tuple(elsewhere),
         time_here=time_by_load(cpu),
         slow_kernels=slow_kernels(cpu),
+        slow_gpu=slow_gpu(cpu, gpu) if gpu else None,
         bounds=bounds,
         speedups=speedups(cpu, gpu) if gpu else {},
         break_even=break_even(cpu, gpu) if gpu and cpu.has_steps and gpu.has_steps else None,

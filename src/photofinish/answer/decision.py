@@ -213,7 +213,8 @@ def fewer_epochs(run: Job, settings: Comparing) -> FewerEpochs | None:
     The best accuracy of a training that a time limit ended is not known, nor what fewer epochs
     reach if the schedule depends on their number.
     """
-    accuracies, chosen = [epoch.validation_accuracy for epoch in run.history], run.settings
+    accuracies = [epoch.validation_accuracy for epoch in run.history]
+    chosen = run.settings
     if not chosen or not accuracies or None in accuracies:
         return None
     if chosen.stops_early or chosen.depends_on_epochs:

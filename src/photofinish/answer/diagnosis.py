@@ -81,7 +81,8 @@ def _with_share(run: Job, step: EpochStep, diagnosis: Diagnosis) -> Diagnosis:
         step_seconds = run.median_step_seconds
     elif costs and kind in ("input-bound", "copy-bound"):
         seconds = costs.input_seconds if kind == "input-bound" else costs.copying_seconds
-        share, step_seconds = seconds / costs.epoch_share_seconds, costs.step_alone_seconds
+        share = seconds / costs.epoch_share_seconds
+        step_seconds = costs.step_alone_seconds
     elif costs:
         seconds, step_seconds = costs.fixed_seconds, costs.step_alone_seconds
         share = seconds / step_seconds if kind == "launch-bound" else 1 - seconds / step_seconds

@@ -48,10 +48,14 @@ An H100 took 0.4 to 1.1 s longer than its machine's CPU. Users measured 1 to 2 s
 over 2 s (discuss.pytorch.org/t/82521) and 4 s (pytorch#22583).
 """
 _GIB = 2**30
-_DRIVER_BYTES = 2**30
-"""Upper estimate, by hand, of the driver's and libraries' size in the device's memory."""
-_ROOM = 1.5
-"""Factor on a step's least memory, by hand, for everything else in the memory."""
+RESERVED_FACTOR = 1.01
+"""Factor on the memory that a replayed step reserves: `python -m benchmarks.published.memory`."""
+RESERVED_WITHIN = 1.08
+"""Factor within which the published steps are."""
+_BESIDE_BYTES = _GIB // 2 + 2 * 32 * 2**20
+"""Memory of the driver, over 0.3 GiB (pytorch#107667), and of cuBLAS on a Hopper."""
+_USABLE_SHARE = 0.91
+"""Share of a GPU's memory that programs get: 14.56 of a T4's 16 GiB (CatVTON#133)."""
 _TERA, _GB = 1e12, 1e9
 Spread = tuple[float, float, float]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
@@ -84,7 +88,7 @@ def estimate_step(
     steps with operators that can't be counted. Launching is limited by the quickest step on the
     CPU.
     """
-    precision = accelerator.effective_precision(operations.precision(precision))
+    precision = accelerator.effective_precision("fp64" if operations.in_double else precision)
     tflops = accelerator.tflops.get(precision)
     if accelerator.kind not in ("cuda", "rocm") or tflops is None or operations.without_formula:
         return None
@@ -121,9 +125,13 @@ def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
 
 def with_batch(operations: Operations, images: int) -> Operations:
     """Return the operations of a step with `images` samples."""
-    factor = images / operations.images
-    scaled = ("flops", "saved_activations", "saved_tensor_bytes", "batch_bytes")
-    numbers = {name: round(factor * getattr(operations, name)) for name in scaled}
+    factor, fixed = images / operations.images, operations.fixed_bytes or 0
+    numbers = {
+        name: round(factor * getattr(operations, name)) for name in ("flops", "saved_tensor_bytes")
+    }
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+        peak = getattr(operations, name)
+        numbers[name] = None if peak is None else round(fixed + factor * (peak - fixed))
     return operations.model_copy(update={"images": images, **numbers})
 
 
@@ -141,20 +149,19 @@ def estimated_device_seconds(
     return seconds
 
 
-def least_memory_bytes(operations: Operations, precision: str) -> int:
-    """Return the least memory of a step, at the end of its forward or backward pass."""
-    saved_bytes = operations.saved_activations * PRECISIONS[precision].value_bytes
-    passing_bytes = max(saved_bytes, operations.gradient_bytes)
-    state_bytes = operations.parameter_bytes + operations.optimizer_bytes
-    return state_bytes + passing_bytes + operations.batch_bytes + operations.resident_bytes
+def needed_bytes(operations: Operations) -> int | None:
+    """Return the memory that a step's process takes on a GPU, or None of an older record."""
+    if operations.peak_reserved_bytes is None:
+        return None
+    return round(RESERVED_FACTOR * operations.peak_reserved_bytes) + _BESIDE_BYTES
 
 
-def fits(
-    operations: Operations, precision: str, memory_gib: float
-) -> Literal["yes", "perhaps", "no"]:
-    """Return "no" only if that is certain, "yes" only with room to spare, else "perhaps"."""
-    needed_bytes, memory_bytes = least_memory_bytes(operations, precision), memory_gib * _GIB
-    if needed_bytes > memory_bytes:
+def fits(operations: Operations, memory_gib: float) -> Literal["yes", "perhaps", "no"] | None:
+    """Return "no" if the step's tensors alone don't fit, or "yes" with room for an error."""
+    needed, allocated_bytes = needed_bytes(operations), operations.peak_allocated_bytes
+    if needed is None or allocated_bytes is None:
+        return None
+    usable_bytes = _USABLE_SHARE * memory_gib * _GIB
+    if allocated_bytes + _BESIDE_BYTES > usable_bytes:
         return "no"
-    likely_bytes = needed_bytes + operations.gradient_bytes + operations.saved_tensor_bytes
-    return "yes" if _ROOM * likely_bytes + _DRIVER_BYTES <= memory_bytes else "perhaps"
+    return "yes" if RESERVED_WITHIN * needed <= usable_bytes else "perhaps"

@@ -100,7 +100,8 @@ def least_step_seconds(run: Job) -> float | None:
         return None
     quickest_seconds, cpu_seconds, steps = math.inf, None, run.steady_state
     if run.loop_steps:
-        quickest_seconds, cpu_seconds = run.loop_steps.quickest_seconds, run.loop_steps.cpu_seconds
+        quickest_seconds = run.loop_steps.quickest_seconds
+        cpu_seconds = run.loop_steps.cpu_seconds
     elif steps and steps.cpu_seconds:
         cpu_seconds = _quickest(steps.cpu_seconds) / steps.steps_per_sample
     if steps and steps.steps_per_sample == 1 and len(steps.sample_seconds) >= _ENOUGH_STEPS:

@@ -85,7 +85,6 @@ def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
 
 
 def metric_texts(metrics: Mapping[str, float | None]) -> list[str]:
-    """Return custom metrics, each after its name."""
     return [
         f"{name} {'not a number' if value is None else f'{value:.4g}'}"
         for name, value in metrics.items()
@@ -96,7 +95,8 @@ def _figures_of_training(run: Job) -> dict[str, Any]:
     if run.trained is None:
         return {}
     trained, scores = run.trained, run.trained.scores
-    taken, overhead = trained.steps_taken if run.device == "gpu" else None, trained.overhead
+    taken = trained.steps_taken if run.device == "gpu" else None
+    overhead = trained.overhead
     steps = taken and taken.why and f"one by one: {taken.why}"
     if taken and taken.kind == "graph":
         steps = f"in graphs of {taken.at_once}"

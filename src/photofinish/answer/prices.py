@@ -76,7 +76,6 @@ def price_of(name: str, prices: Prices) -> Price | None:
 
 
 def cheapest_machine(name: str) -> ListPrice | None:
-    """Return the machine with the lowest list price that has this accelerator."""
     known = [price for price in list_prices() if price.accelerator == name]
     return min(known, key=lambda price: price.usd_per_hour, default=None)
 

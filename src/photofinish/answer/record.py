@@ -22,6 +22,7 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
 from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis
+from photofinish.answer.estimated_job import SlowGpu
 from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.fair_cpu import SlowKernels
 from photofinish.answer.job_figures import figures_of, metric_texts
@@ -97,6 +98,7 @@ class JobRecord:
     loads_longer: bool
     """True if most of that is loading, not start-up."""
     slow_kernels: SlowKernels | None
+    slow_gpu: SlowGpu | None
     own_speedup: tuple[float, Interval] | None
     """Speed-up by the answer's GPU if it needed no rent."""
     recorded: tuple[RecordedRun, ...]
@@ -206,6 +208,7 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
         stays_share=min(1.0, share),
         loads_longer=loads_longer,
         slow_kernels=pair.slow_kernels,
+        slow_gpu=pair.slow_gpu,
         own_speedup=gpu_of_yours(pair, worth),
         recorded=tuple(_recorded(pair, job) for job in pair.references),
         gpus_elsewhere=tuple(short_name(job.hardware) for job in pair.gpus_elsewhere),

@@ -98,7 +98,6 @@ def step_remedy(run: Job, costs: StepCosts, tried: Tried) -> Remedy:
 
 
 def larger_batch(run: Job, costs: StepCosts) -> Remedy:
-    """Return the batch size that was tried, with its gain."""
     tried, images = costs.attribution, costs.attribution.other_batch_images
     assert run.steady_state
     steps = costs.settings.batch_size / images

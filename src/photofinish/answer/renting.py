@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from photofinish.answer.bounds import SpeedupBounds
-from photofinish.answer.estimated_job import (
-    Estimate,
-    EstimatedJob,
-    wanted_precision,
-)
-from photofinish.answer.estimates import fits, least_memory_bytes
+from photofinish.answer.estimated_job import Estimate, EstimatedJob
+from photofinish.answer.estimates import fits, needed_bytes
 from photofinish.answer.prices import GpuTerms, terms_of
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.results.job import Job
@@ -23,9 +19,9 @@ class RentalOption:
     """Accelerator as an option for one training."""
 
     accelerator: Accelerator
-    needed_bytes: int
-    """Least memory of a step."""
-    fits: Literal["yes", "perhaps", "no"]
+    needed_bytes: int | None
+    """Memory that a step takes, or None if it is not known."""
+    fits: Literal["yes", "perhaps", "no"] | None
     terms: GpuTerms
     estimate: Estimate | None
 
@@ -51,15 +47,14 @@ def renting(
     """
     options, not_counted, operations = [], None, run.operations
     if operations and run.loading_seconds is not None:
-        precision = operations.precision(wanted_precision(run))
         job = EstimatedJob(run, operations, stays, rest_share, measured)
         for name in settings.accelerators:
             terms = terms_of(name, settings)
             accelerator = accelerators()[name]
             option = RentalOption(
                 accelerator=accelerator,
-                needed_bytes=least_memory_bytes(operations, precision),
-                fits=fits(operations, precision, accelerator.memory_gib),
+                needed_bytes=needed_bytes(operations),
+                fits=fits(operations, accelerator.memory_gib),
                 terms=terms,
                 estimate=job.on(accelerator),
             )

@@ -19,7 +19,7 @@ PARTS = {
     "the rest": "rest_seconds",
 }
 """Parts of a step, in order, with their names in the record."""
-_HIDDEN_SHARE = 0.8
+HIDDEN_SHARE = 0.8
 """Launching that takes a smaller share of a step, by hand, is hidden behind the device's work.
 
 A small batch may then wait for the host although the training's batch does not, so a line through
@@ -96,9 +96,10 @@ def _fixed_share(job: Job, settings: JobSettings, attribution: StepAttribution) 
     """
     seconds = min(job.step_seconds)
     launch_seconds = attribution.launch_seconds  # only on an accelerator
-    if launch_seconds and min(launch_seconds) < _HIDDEN_SHARE * seconds:
+    if launch_seconds and min(launch_seconds) < HIDDEN_SHARE * seconds:
         return 0.0
-    samples, others = min(settings.batch_size, job.samples), attribution.other_batch
+    samples = min(settings.batch_size, job.samples)
+    others = attribution.other_batch
     other_samples = attribution.other_batch_images
     return fixed_share(samples, seconds, other_samples, min(others.step_seconds))
 
@@ -130,7 +131,8 @@ def _shares(job: Job, costs: StepCosts | None, step_seconds: float | None) -> di
     apart.pop("waiting for data", None)  # the CPU's waits are in its training's parts
     if not (job.by_parts and job.by_parts.waiting_seconds):
         return {}
-    waiting, computing = {"waiting for data": job.waiting_share}, 1 - job.waiting_share
+    waiting = {"waiting for data": job.waiting_share}
+    computing = 1 - job.waiting_share
     if not apart or not step_seconds:
         return waiting | {"computing": computing}
     # They were timed in other steps, which may have been slower.

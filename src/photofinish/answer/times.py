@@ -49,7 +49,8 @@ def time_by_load(run: Job, *, with_seeds: bool = False) -> ByLoad:
 
 def total_by_load(times: Sequence[ByLoad]) -> ByLoad:
     """Return the time of all jobs of a sweep."""
-    busy, idle = total([time.busy for time in times]), total([time.idle for time in times])
+    busy = total([time.busy for time in times])
+    idle = total([time.idle for time in times])
     is_busy = any(time.is_busy for time in times)
     return ByLoad(busy, idle, is_busy, all(time.is_known for time in times))
 

@@ -18,7 +18,7 @@ from photofinish.config.devices import Devices
 from photofinish.config.scripts import PLACEHOLDER
 from photofinish.errors import EXIT_FAILED, UserError
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget, fingerprint
-from photofinish.reporting.answer_words import legend
+from photofinish.reporting.answer_words import legend, slow_loading
 from photofinish.reporting.ask_lines import (
     AskFiles,
     JobAnswer,
@@ -141,7 +141,7 @@ def print_answers(
     if answers[-1].job.is_hour and (repaid := repaid_line(answers[-1])):
         texts.append(repaid)
     texts += suggestion(last, watched)
-    texts += stall_lines(last)
+    texts += [*slow_loading(last), *stall_lines(last)]
     texts.append(seen_line(last.cpu, watched))
     ranks = [run.process.ranks if run.process else 1 for run in runs]
     if max(ranks, default=1) > 1:

@@ -10,10 +10,10 @@ from sklearn import metrics as sklearn_metrics
 
 from photofinish.data import TaskName
 from photofinish.data.packed import Array
-from photofinish.results.trained import ClassScores, DeviceEvaluation
+from photofinish.results.trained import DeviceEvaluation
 
 _MOST_CLASSES = 1000
-"""Largest number of classes with scores for each class."""
+"""Largest number of classes with a confusion matrix."""
 
 
 def scores_of_classes(
@@ -25,13 +25,11 @@ def scores_of_classes(
         return DeviceEvaluation(main="test_accuracy", test_accuracy=accuracy, test_loss=loss)
     labels = range(len(class_names))
     confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
-    macro_f1, classes = _scores_of_each(actual, predicted, class_names, labels)
     return DeviceEvaluation(
         main="test_accuracy",
         test_accuracy=accuracy,
         test_loss=loss,
-        macro_f1=macro_f1,
-        classes=classes,
+        macro_f1=_macro_f1(actual, predicted, labels),
         confusion=tuple(map(tuple, confusion.tolist())),
     )
 
@@ -41,32 +39,22 @@ def scores_of_labels(
 ) -> DeviceEvaluation:
     """Score several labels of 0 or 1 for each sample. Accuracy is the share of correct labels."""
     columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
-    macro_f1, labels = _scores_of_each(actual, predicted, names, columns)
     return DeviceEvaluation(
         main="macro_f1",  # answering no to each label is often accurate
         test_accuracy=float(np.mean(actual == predicted)),
         test_loss=loss,
-        macro_f1=macro_f1,
+        macro_f1=_macro_f1(actual, predicted, columns),
         metrics={"all_labels_right": float((actual == predicted).all(axis=1).mean())},
-        classes=labels,
     )
 
 
-def _scores_of_each(
-    actual: Array, predicted: Array, names: tuple[str, ...], labels: Any
-) -> tuple[float, dict[str, ClassScores]]:
-    """Return the mean F1 of the classes that occur, and each one's scores."""
-    columns = sklearn_metrics.precision_recall_fscore_support(
-        actual, predicted, labels=labels, zero_division=np.nan
+def _macro_f1(actual: Array, predicted: Array, labels: Any) -> float:
+    """Return the mean F1 of the classes that occur among targets or predictions."""
+    of_each = sklearn_metrics.f1_score(
+        actual, predicted, labels=labels, average=None, zero_division=np.nan
     )
-    of_each, columns = columns[2], np.nan_to_num(columns)
-    occur = ~np.isnan(of_each)  # among targets or predictions
-    scores = {}
-    for name, precision, recall, f1, count in zip(names, *columns, strict=True):
-        scores[name] = ClassScores(
-            precision=float(precision), recall=float(recall), f1=float(f1), image_count=int(count)
-        )
-    return float(of_each[occur].mean()) if occur.any() else 0.0, scores
+    occur = ~np.isnan(of_each)
+    return float(of_each[occur].mean()) if occur.any() else 0.0
 
 
 def scores_of_values(

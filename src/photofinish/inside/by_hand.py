@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -82,12 +83,11 @@ def watch_gradients(recorder: Recorder, first_values: FirstValues) -> None:
 
 def _line() -> tuple[str, int] | None:
     """Return the script's line that runs, or None in a function that torch.func transforms."""
-    frame, line = inspect.currentframe(), None
-    while frame:
+    line = None
+    for frame, number in traceback.walk_stack(inspect.currentframe()):
         module = f"{frame.f_globals.get('__name__', '')}."
         if module.startswith("torch._functorch."):
             return None  # where nothing can be counted
         if line is None and not module.startswith(("torch.", f"{__package__}.")):
-            line = frame.f_code.co_filename, frame.f_lineno
-        frame = frame.f_back
+            line = frame.f_code.co_filename, number
     return line

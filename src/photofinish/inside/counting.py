@@ -3,15 +3,15 @@
 Matrix products and convolutions are counted by their shapes, forward and backward. Recurrent layers
 and attention are counted by formula (fused.py).
 
-Saved activations are the inputs of layers with weights. Each storage counts once. Masks, indices
-and tensors that only the CPU's operators save are not counted.
+Each saved storage counts once. The memory of the whole step is memory.py's.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,57 +22,37 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
 from .fused import FusedCount, FusedOperators
+from .memory import Allocations, takes_all_at_once
 from .timed_batches import is_loading
 from .without_formula import ProfiledStep, is_memory_bound
 
 if TYPE_CHECKING:
     from typing import Self
 
-WEIGHTED: tuple[type[nn.Module], ...] = (
-    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
-    nn.Linear, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm,
-    nn.GroupNorm,
-)  # fmt: skip
-
-
 _FUSED_KERNELS, _FOREACH_KERNELS = 2, 15
 """Kernels of an optimizer's step over all weights at once, by counts on an H100 and of AdamW."""
+_PRECISIONS = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+}
+_FASTEST_FIRST = ("fp16", "bf16", "tf32", "fp32", "fp64")
+_LEAST_SHARE = 0.1
+"""Share of the operations from which on a precision counts as the step's, by hand."""
 
 
 class StepCount(NamedTuple):
     """Counts of one forward and backward pass."""
 
+    in_double: bool
     flops: int
     kernels: int
     convolutions: int
     time_steps: int
-    saved_activations: int
     saved_tensor_bytes: int
     without_formula: tuple[str, ...]
     """Operators and custom functions without a formula that take much of the CPU's time."""
-
-    def operations(
-        self,
-        *,
-        images: int,
-        in_double: bool,
-        weights: Iterable[Tensor],
-        gradients: Iterable[Tensor | None],
-        optimizers: Iterable[Optimizer],
-        batch_bytes: int,
-        resident_bytes: int = 0,
-    ) -> dict[str, Any]:
-        """Return the fields of `Operations` for a step with these tensors and optimizers."""
-        states = [state for optimizer in optimizers for state in optimizer.state.values()]
-        return self._asdict() | {
-            "images": images,
-            "in_double": in_double,
-            "parameter_bytes": bytes_of(weights),
-            "gradient_bytes": bytes_of(gradients),
-            "optimizer_bytes": sum(bytes_of(state.values()) for state in states),
-            "batch_bytes": batch_bytes,
-            "resident_bytes": resident_bytes,
-        }
 
 
 def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
@@ -82,17 +62,17 @@ def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
     """
     if defaults.get("fused"):
         return _FUSED_KERNELS
-    has_foreach = defaults.get("foreach", False) is not False
-    return min(counted, _FOREACH_KERNELS) if has_foreach else counted
+    return min(counted, _FOREACH_KERNELS) if takes_all_at_once(defaults) else counted
 
 
-def bytes_of(values: Iterable[Any]) -> int:
-    return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-
-def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> StepCount:
-    saved = SavedTensors(network)
-    with OperatorCounts(saved) as operators, saved.watched():
+def count_step(
+    network: nn.Module, loss: Callable[[], Tensor], memory: Allocations | None = None
+) -> StepCount:
+    memory = memory or Allocations()
+    for weight in network.parameters():
+        memory.add_weight(weight)
+    hooks = saved_tensors_hooks(memory.save, lambda tensor: tensor)
+    with OperatorCounts(memory) as operators, hooks:
         _step(loss)
     if operators.needs_profile:
         with operators.profiled():
@@ -107,14 +87,15 @@ def _step(loss: Callable[[], Tensor]) -> None:
 
 
 class OperatorCounts:
-    """Counter of the operators that run in its block. Adds tensors of fused operators to `saved`.
+    """Counter of the operators that run in its block, and of the memory that they use.
 
     If some operators have no formula, profile another step to see what they cost (`needs_profile`).
     """
 
-    def __init__(self, saved: SavedTensors) -> None:
-        self._saved, self._operators, self._stack = saved, Operators(saved), ExitStack()
+    def __init__(self, memory: Allocations) -> None:
+        self._memory, self._operators, self._stack = memory, Operators(memory), ExitStack()
         self._without_formula: tuple[str, ...] = ()
+        self._kernels_before = 0
 
     def __enter__(self) -> Self:
         self._stack.enter_context(self._operators)
@@ -122,11 +103,7 @@ class OperatorCounts:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._saved.kept.clear()
         self._stack.__exit__(*error)
-
-    def fail(self, why: str) -> None:
-        self._operators.failure = RuntimeError(why)
 
     @property
     def needs_profile(self) -> bool:
@@ -141,9 +118,6 @@ class OperatorCounts:
         operators = self._operators
         self._without_formula = step.costly(operators.unknown, operators.custom_functions)
 
-    def optimizer_begins(self) -> None:
-        self._kernels_before = self._operators.kernels
-
     def apart_from_optimizer(self, given: Any) -> Any:
         """Return an argument of an optimizer, which does not count the kernels of a closure."""
         if not callable(given):
@@ -151,32 +125,47 @@ class OperatorCounts:
 
         @functools.wraps(given)
         def call(*arguments: Any, **named: Any) -> Any:
-            began_with = self._operators.kernels
+            operators = self._operators
+            began_with, is_hidden = operators.kernels, operators.is_hidden
+            operators.is_hidden = False
             result = given(*arguments, **named)
-            self._kernels_before += self._operators.kernels - began_with
+            operators.is_hidden = is_hidden
+            self._kernels_before += operators.kernels - began_with
             return result
 
         return call
 
-    def optimizer_ended(self, optimizer: Optimizer) -> None:
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
         """Count the optimizer's step as an accelerator takes it."""
         before, operators = self._kernels_before, self._operators
         counted = operators.kernels - before
         operators.kernels = before + kernels_of_optimizer(optimizer.defaults, counted)
+        operators.is_hidden = False
+        self._memory.optimizer_stepped(optimizer, optimizer.defaults)
+
+    @property
+    def precision(self) -> str:
+        """Fastest precision of at least a tenth of the operations, or fp32 without products.
+
+        The fastest, so that bounds computed from its rate are valid.
+        """
+        products = self._operators.products
+        least = max(1.0, _LEAST_SHARE * sum(products.values()))
+        return next((name for name in _FASTEST_FIRST if products[name] >= least), "fp32")
 
     @property
     def counts(self) -> StepCount:
         """Return the counts, after the step has ended. Raise what kept it from being counted."""
-        operators, saved = self._operators, self._saved
+        operators = self._operators
         if operators.failure:
             raise operators.failure
         return StepCount(
-            operators.flops,
+            self.precision == "fp64",
+            sum(operators.products.values()),
             operators.kernels,
             operators.convolutions,
             operators.time_steps,
-            sum(saved.activations.values()),
-            sum(saved.bytes.values()) + saved.other_bytes,
+            sum(self._memory.saved.values()),
             self._without_formula,
         )
 
@@ -184,16 +173,20 @@ class OperatorCounts:
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counter of computing operators, each about one kernel, and of their FLOPs."""
 
-    def __init__(self, saved: SavedTensors | None = None) -> None:
+    def __init__(self, memory: Allocations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._saved = saved
-        self.flops, self.kernels, self.convolutions, self.time_steps = 0, 0, 0, 0
+        self._memory = memory
+        self.products: Counter[str] = Counter()
+        """FLOPs by the precision that they would have on an NVIDIA GPU."""
+        self.kernels = self.convolutions = self.time_steps = 0
         self.unknown: set[str] = set()
         self.custom_functions: set[str] = set()
         self.failure: Exception | None = None
         """Error of a formula or of what the script forbids, for which there are no counts."""
         self.is_paused = False
         """True during a fused operator, in the forward and in the backward pass."""
+        self.is_hidden = False
+        """True during an optimizer's step that takes all weights at once on a GPU."""
         self._adds_up = False
         """True after a fused operator's node in the backward pass.
 
@@ -215,7 +208,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if self.is_paused:
             self._adds_up = True
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs, is_hidden=True)
         formula = self._formulas.get(func.overloadpacket)
         if formula is None and torch.is_inference_mode_enabled():
             with self:  # composed operators arrive whole
@@ -224,32 +217,50 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return output
         self._adds_up = self._adds_up and func.overloadpacket is torch.ops.aten.add
         if self._adds_up:
-            return func(*args, **kwargs)
+            return self._run(func, args, kwargs)
         self.kernels += not func.is_view
-        output = func(*args, **kwargs)
+        output = self._run(func, args, kwargs)
         if formula is None and not is_memory_bound(func):
             self.unknown.add(func.name().partition(".")[0])
         elif formula:
-            self.kernels += self._saved.casts(args) if self._saved else 0
+            self.kernels += self._memory.casts(args)
             try:
-                self.flops += formula(*args, **kwargs, output=output)
+                kind = "conv" if "conv" in func.name() else "matmul"
+                flops = formula(*args, **kwargs, output=output)
+                self.products[_precision(args[0], kind)] += flops
             except Exception as error:  # noqa: BLE001  # as the script goes on
                 self.failure = error
-        elif self._saved and func.overloadpacket is torch.ops.aten._to_copy:
-            self._saved.copied(args[0], output)
         return output
 
-    def add_fused(self, count: FusedCount, outputs: Sequence[torch.Tensor]) -> None:
-        """Add a recurrent layer or attention."""
-        self._adds_up = False
-        self.flops += count.forward_flops + count.backward_flops
+    def _run(self, func: Any, args: Any, kwargs: Any, *, is_hidden: bool = False) -> Any:
+        """Run an operator, and note the memory that it uses."""
+        if func.is_view:
+            return func(*args, **kwargs)
+        if is_hidden or self.is_hidden:
+            output = func(*args, **kwargs)
+            self._memory.note(output, is_hidden=True)
+            return output
+        self._memory.note([args, kwargs], is_new=False)
+        output = func(*args, **kwargs)
+        is_product = func.overloadpacket in self._formulas
+        self._memory.ran(func.name(), args, output, is_product=is_product)
+        return output
+
+    def add_fused(self, count: FusedCount, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Add a recurrent layer or attention, and return what it keeps for its backward pass."""
+        precision = _precision(outputs[0], "rnn" if count.time_steps else "matmul")
+        self.products[precision] += count.forward_flops + count.backward_flops
         self.kernels += count.forward_kernels + count.backward_kernels
         self.time_steps += count.time_steps
-        if self._saved:
-            self._saved.other_bytes += count.other_saved_bytes // (1 + self._saved.is_cast)
-            for tensor in (*count.saved, *outputs) if count.saved else ():
-                self._saved.save(tensor)
-                self._saved.kept.append(tensor)
+        self._memory.ran("", (), outputs, is_product=True)
+        kept = []
+        if count.saved:
+            other_bytes = count.other_saved_bytes // (1 + self._memory.is_cast)
+            others = torch.empty(other_bytes, dtype=torch.uint8, device="meta")
+            self._memory.note(others)
+            kept = [self._memory.save(each) for each in (*count.saved, *outputs, others)]
+        self._adds_up = False
+        return [tensor.detach() for tensor in kept]  # not the outputs, which keep their nodes
 
     def _convolution(
         self, images: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any,
@@ -271,6 +282,24 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return convolutions * _applied(weight, images if transposed else gradient)
 
 
+def _precision(values: Tensor, kind: str) -> str:
+    """Return the precision of a product.
+
+    PyTorch's flags let float32 products compute in TF32. By default, convolutions and recurrent
+    layers do.
+    """
+    precision = _PRECISIONS.get(values.dtype, "other")
+    if precision != "fp32":
+        return precision
+    if torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0):
+        return precision
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    flag = matmul if kind == "matmul" else getattr(cudnn, kind, cudnn)
+    # Reading the older name raises if a script mixes it with the newer one, from torch 2.9 on.
+    has_name = hasattr(flag, "fp32_precision")
+    return "tf32" if (flag.fp32_precision == "tf32" if has_name else flag.allow_tf32) else "fp32"
+
+
 def _product(one: Tensor, other: Tensor) -> int:
     """Return the FLOPs of a matrix product, or of a batch of them."""
     values = one.numel() if one.layout is torch.strided else one._nnz()
@@ -280,67 +309,3 @@ def _product(one: Tensor, other: Tensor) -> int:
 def _applied(weight: Tensor, positions: Tensor) -> int:
     """Return the FLOPs of a filter at each position of these images. Groups share no work."""
     return 2 * weight.numel() * len(positions) * math.prod(positions.shape[2:])
-
-
-class SavedTensors:
-    """Tensors that autograd saves during a forward pass, by address."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self._layers = [module for module in network.modules() if isinstance(module, WEIGHTED)]
-        self.weights = set(map(_address, network.parameters()))
-        self.is_cast = False
-        """True to count as an autocast on CUDA. To compute in 16 bits would change the script."""
-        self._input_values = 0
-        """Number of values in the running layer's input, until the input is saved."""
-        self.activations: dict[int, int] = {}
-        self.bytes: dict[int, int] = {}
-        self.kept: list[Tensor] = []
-        """Tensors of fused operators. Without them, others would get their addresses."""
-        self.other_bytes = 0
-        """Bytes that fused operators save in addition to their inputs and outputs."""
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        hooks = [layer.register_forward_pre_hook(self.layer_begins) for layer in self._layers]
-        hooks += [layer.register_forward_hook(self.layer_ended) for layer in self._layers]
-        with saved_tensors_hooks(self.save, lambda tensor: tensor):
-            yield
-        for hook in hooks:
-            hook.remove()
-
-    def layer_begins(self, _layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        is_tensor = inputs and isinstance(inputs[0], torch.Tensor)
-        self._input_values = inputs[0].numel() if is_tensor else 0
-
-    def layer_ended(self, *_: Any) -> None:
-        self._input_values = 0
-
-    def copied(self, tensor: Tensor, copy: Tensor) -> None:
-        """Leave out a weight's copy in another type, as weights are left out."""
-        if _address(tensor) in self.weights:
-            self.weights.add(_address(copy))
-
-    def casts(self, factors: Iterable[Any]) -> int:
-        """Return the casts of weights in a forward pass by an autocast, and of their gradients."""
-        if not (self.is_cast and torch.is_grad_enabled()):
-            return 0
-        floats = (each for each in factors if getattr(each, "dtype", None) == torch.float32)
-        return sum(1 + each.requires_grad for each in floats if _address(each) in self.weights)
-
-    def save(self, tensor: torch.Tensor) -> torch.Tensor:
-        address = _address(tensor)
-        if is_loading() or address is None or address in self.weights:
-            return tensor
-        count, halves = tensor.numel(), self.is_cast and tensor.dtype == torch.float32
-        self.bytes[address] = tensor.untyped_storage().nbytes() // (1 + halves)
-        if count == self._input_values:  # the input, or its cast copy
-            self.activations[address], self._input_values = count, 0
-        return tensor
-
-
-def _address(tensor: Tensor) -> int | None:
-    """Return the address of a tensor's storage, or None of a sparse tensor or a subclass."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return None

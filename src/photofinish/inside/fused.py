@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 import torch
@@ -20,6 +20,9 @@ from torch.overrides import TorchFunctionMode
 from .tensors import tensors_in
 from .timed_batches import is_loading
 from .without_formula import custom_functions, nodes_between
+
+if TYPE_CHECKING:
+    from .counting import Operators
 
 
 class FusedCount(NamedTuple):
@@ -35,20 +38,10 @@ class FusedCount(NamedTuple):
     """Number of time steps that a recurrent layer takes one after another."""
 
 
-class Pausable(Protocol):
-    """Counts of operators that can be paused."""
-
-    is_paused: bool
-    custom_functions: set[str]
-    failure: Exception | None
-
-    def add_fused(self, count: FusedCount, outputs: list[Tensor]) -> None: ...
-
-
 class FusedOperators(TorchFunctionMode):
     """Counter of recurrent layers and attention, which pauses other counts during them."""
 
-    def __init__(self, counts: Pausable) -> None:
+    def __init__(self, counts: Operators) -> None:
         super().__init__()
         self._counts = counts
 
@@ -71,24 +64,25 @@ class FusedOperators(TorchFunctionMode):
     def _run(self, func: Any, formula: Formula, *args: Any, **kwargs: Any) -> Any:
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
-        paused = patch.object(self._counts, "is_paused", new=True)
-        with paused, saved_tensors_hooks(_unchanged, _unchanged):
+        paused, kept = patch.object(self._counts, "is_paused", new=True), list[Tensor]()
+        with paused, saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
             output = func(*args, **kwargs)
-        outputs = list(tensors_in(output))
-        try:
-            self._counts.add_fused(formula(*args, **kwargs), outputs)
-        except Exception as error:  # noqa: BLE001  # as the script goes on
-            self._counts.failure = error
+            outputs = list(tensors_in(output))
+            try:
+                kept += self._counts.add_fused(formula(*args, **kwargs), outputs)
+            except Exception as error:  # noqa: BLE001  # as the script goes on
+                self._counts.failure = error
         for node in nodes_between(outputs, tensors_in([*args, *kwargs.values()])):
             node.register_prehook(self._node_begins)
-            node.register_hook(self._node_ended)
+            node.register_hook(partial(self._node_ended, kept))
         return output
 
     def _node_begins(self, _gradients: Any) -> None:
         self._counts.is_paused = True
 
-    def _node_ended(self, *_gradients: Any) -> None:
+    def _node_ended(self, kept: list[Tensor], *_gradients: Any) -> None:
         self._counts.is_paused = False
+        kept.clear()  # as the backward pass of a fused operator frees it
 
 
 def attention(
@@ -164,10 +158,6 @@ def _recurrent(
     if not trains:
         return FusedCount(forward_flops, 0, forward, 0, (), 0)
     return FusedCount(forward_flops, backward_flops, forward, backward, (data,), gate_bytes)
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 Formula = Callable[..., FusedCount]

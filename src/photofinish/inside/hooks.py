@@ -27,7 +27,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-from .lengths import watch_arguments
 from .recorder import Recorder
 from .recorder_files import LineFile
 from .without_gpu import failure, map_cuda_to_the_cpu
@@ -79,7 +78,6 @@ def start() -> Recorder | None:
         random.seed(0)
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
     if recorder:
-        calls["argparse"] = functools.partial(watch_arguments, recorder.note)
         for name in OTHER_LIBRARIES:
             calls[name] = functools.partial(recorder.other_imported, name)
         ranks = os.environ.get("WORLD_SIZE", "")

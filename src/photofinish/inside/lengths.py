@@ -1,8 +1,7 @@
-"""Lengths of a training: in its command line, in the script's arguments or in a Trainer."""
+"""Lengths of a training: in its command line, in a Trainer or in its loops."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import re
@@ -49,23 +48,6 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
             yield name, number, option
 
 
-def watch_arguments(note: Callable[..., None]) -> None:
-    import argparse
-
-    parse = argparse.ArgumentParser.parse_known_args
-
-    @functools.wraps(parse)
-    def parse_and_note(parser: Any, *arguments: Any, **named: Any) -> Any:
-        parsed = parse(parser, *arguments, **named)
-        for name, value in getattr(parsed[0], "__dict__", {}).items():
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if is_number and unit_of(name) and 0 < value < math.inf:
-                note(kind="length", name=name, value=value, by=f"--{name}")
-        return parsed
-
-    argparse.ArgumentParser.parse_known_args = parse_and_note  # type: ignore[assignment]
-
-
 def length_of_training() -> dict[str, Any] | None:
     """Return the length that the running Trainer or the loops around the step have."""
     if not hasattr(CodeType, "co_positions"):  # before Python 3.11
@@ -87,18 +69,13 @@ def _length_of_trainer(repeats: Callable[[Any], int | None]) -> dict[str, Any] |
         if module.startswith(_TRAINERS) and function in ("fit", "train"):
             trainer = frame.f_locals["self"]
             settings = getattr(trainer, "args", trainer)
-            for name, *done in _TRAINED:
+            for name, done in _TRAINED:
                 value = getattr(settings, name, None)
                 if value is not None and value > 0:
-                    count, resumed = repeats(frame.f_back), _number(trainer, done)
-                    value = (value - resumed) * (count or 1)
+                    holders = trainer, getattr(trainer, "state", None)
+                    resumed = (getattr(holder, done, None) for holder in holders)
+                    count = repeats(frame.f_back)
+                    value = (value - next(filter(None, resumed), 0)) * (count or 1)
                     return {"name": name, "value": value, "by": TRAINER, "is_part": count is None}
         frame = frame.f_back
     return None
-
-
-def _number(trainer: Any, names: Sequence[str]) -> float:
-    """Return the first number of these names that a Trainer or its state has, or 0."""
-    holders = trainer, getattr(trainer, "state", None)
-    found = [getattr(holder, name, None) for holder in holders for name in names]
-    return next((value for value in found if isinstance(value, (int, float))), 0)

@@ -1,4 +1,8 @@
-"""Length of a training by the loops around the line that steps, as its source has them."""
+"""Length of a training by the loops around the line that steps, as its source has them.
+
+Variables that a loop changes are followed through assignments and calls. Where the iterations of
+another loop depend on them, or whether a step is taken, the number of iterations is not known.
+"""
 
 from __future__ import annotations
 
@@ -11,70 +15,78 @@ import re
 import sys
 import traceback
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import BuiltinFunctionType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 from typing import Any
 
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp
+_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LOOPS = ast.For | ast.While | _COMPREHENSIONS
-_ENDS = ast.Break | ast.Return | ast.Raise
+_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 """Packages whose loops repeat no step: hooks of optimizers, and Fire's search for a command."""
-_WRAPPERS = ("tqdm", "enumerate", "reversed", "list", "iter", "track", "progress_bar")
-_ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
+_WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track", "progress_bar")
+"""Functions with as many items as their first argument."""
 _FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
 _METHODS = ("get", "size")
 """Methods of dictionaries and tensors, which are not Python code."""
-_PLAIN = ast.Constant | ast.Name | ast.Attribute | ast.Subscript | ast.List | ast.Tuple | ast.BinOp
+_VARIABLES = ast.Name | ast.Attribute | ast.Subscript
+_PLAIN = _VARIABLES | ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.BinOp
 """Expressions without effects, if their parts have none."""
+_ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
 _PHASE = re.compile(r"\w+ == '.*'")
 """Condition of one phase of several."""
 _OWN_REFERENCES = 3
 """References to a frame's snapshot of variables if the script itself has none."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Loop:
-    place: str
+    place: str = ""
     text: str = ""
     count: int | None = None
     """Number of its iterations, or None if that is not known."""
     is_pass: bool = False
     """True if it goes once through data whose number of batches is not known here."""
     is_range: bool = False
-    names: frozenset[str] = frozenset()
-    """Names of the variables that it counts."""
+    values: tuple[Any, ...] = ()
+    """Values of the variables that it counts."""
     may_stop_at: str = ""
     """Place of a condition that may end it before its last iteration."""
+    follows: str = ""
+    """Not a loop, but what trains after the step: "more", or "again" for the same call."""
 
 
 def length_of_loops() -> dict[str, Any] | None:
     """Return the epochs or steps that the loops around the running step have, and where.
 
-    It is a part of the training if loops around these repeat it an unknown number of times. Return
-    None if the number of iterations is not clear.
+    It is a part of the training if loops around these repeat it an unknown number of times, or if
+    more training follows. Return None if the number of iterations is not clear.
     """
-    loops = _loops_around(inspect.currentframe())
-    outer = [*itertools.takewhile(lambda loop: loop.count is None, loops or ())]
-    inner = (loops or [])[len(outer) :]
+    loops = _loops_around(inspect.currentframe()) or []
+    counted = [at for at, loop in enumerate(loops) if loop.count is not None] or [0]
+    passes = [at for at, loop in enumerate(loops) if loop.is_pass and at > counted[0]]
+    last = max((at for at in counted if at < min(passes, default=len(loops))), default=0)
+    # What follows within an iteration is of its epoch, or of another optimizer.
+    within = ("more", "again") if passes else ("more",)
+    loops = [loop for at, loop in enumerate(loops) if at < last or loop.follows not in within]
+    end = max((at for at, loop in enumerate(loops) if loop.is_pass), default=-1)
+    unclear = [at for at, loop in enumerate(loops) if loop.count is None and at != end]
+    inner = loops[max(unclear, default=-1) + 1 :]
     known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
-    rest = inner[len(known) :]
     value = math.prod(loop.count or 0 for loop in known)
-    is_clear = not rest or (rest[0].is_pass and all(loop.count for loop in rest[1:]))
-    if not value or not known or not is_clear:
+    if not known or value < 1 or not all(loop.count for loop in inner[len(known) + 1 :]):
         return None
     shown = [loop for loop in known if loop.count != 1] or known[-1:]
     by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
     stops = [loop.may_stop_at for loop in known if loop.may_stop_at]
     return {
-        "name": "epochs" if rest else "max_steps",
+        "name": "epochs" if len(inner) > len(known) else "max_steps",
         "value": value,
         "by": f"{by}, may stop at {stops[0]}" if stops else by,
         "may_stop": bool(stops),
-        "innermost": inner[-1].place,
-        "is_part": bool(outer),
+        "is_part": len(inner) < len(loops),
     }
 
 
@@ -94,143 +106,239 @@ def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
         if not frame.f_code.co_filename.startswith("<frozen")  # such as runpy
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
-    loops: list[_Loop] = []
     try:
-        for frame in reversed(frames):
-            _add_loops(frame, loops)
+        return _Reader(frames[::-1]).loops
     except OSError:  # without source, nothing shows that it is repeated
         return []
     except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
-    return loops
 
 
-def _add_loops(frame: FrameType, loops: list[_Loop]) -> None:
-    """Add the loops around a frame's current call, and correct the counts of those before."""
-    code = frame.f_code
-    if code.co_name.startswith("<") and code.co_name != "<module>":  # has no statements
-        loops += [_Loop("", is_pass=True)] if code.co_name == "<genexpr>" else []
-        return
-    nodes, at_line = _around(frame)
-    names = _names(frame, nodes) if nodes else {}
-    inner = next((node for node in reversed(nodes) if isinstance(node, _LOOPS)), None)
-    is_counted = False  # with all loops inside it, by the counter of a `while`
-    for node in nodes:
-        if isinstance(node, ast.If):
-            _apply_condition(node.test, loops)
-            continue
-        loop = _Loop(f"{Path(code.co_filename).name}:{node.lineno}")
-        loops.append(loop)
-        if is_counted:
-            loop.count = 1
-        elif isinstance(node, ast.For):
-            _read_for(node, loop, names)
-            if any(_named(node.iter) & outer.names for outer in loops[:-1]) and not loop.is_pass:
-                loop.count = None
-        elif isinstance(node, ast.While):
-            is_counted = _read_while(node, inner, loop, names)
+class _Reader:
+    """Reader of the loops around a step, frame by frame, the outermost first."""
+
+    def __init__(self, frames: list[FrameType]) -> None:
+        self.loops: list[_Loop] = []
+        self._changes: dict[str, list[_Loop]] = {}
+        """Loops that change each variable."""
+        files = {frame.f_code.co_filename: frame for frame in frames}
+        trees = {name: ast.parse("".join(inspect.findsource(files[name])[0])) for name in files}
+        ways = [_way(frame, trees[frame.f_code.co_filename]) for frame in frames]
+        self._training = _training({_called(way[-1]) for way in ways}, trees.values())
+        for frame, way, callee in zip(frames, ways, [*frames[1:], None], strict=True):
+            self._names = _names(frame)
+            self._read(Path(frame.f_code.co_filename).name, way)
+            if callee or _called(way[-1]) in ("fit", "train"):
+                self._enter(callee and callee.f_code, way[-1])
+            elif _called(way[-1]) == "step" and {*self.loops[-1:]} & {*self._changing(way[-1])}:
+                self.loops[-1].count = 1  # each optimizer steps once
+
+    def _read(self, file: str, way: list[Any]) -> None:
+        """Add the loops of a frame, and correct the counts of those before."""
+        self._follow(way[0], self.loops[-1:])
+        is_counted = False
+        for node, inner in itertools.pairwise([*way, None]):
+            lists = [each for _, each in ast.iter_fields(node) if isinstance(each, list)]
+            block = next((each for each in lists if inner in each), [inner])
+            before, after = block[: block.index(inner)], block[block.index(inner) + 1 :]
+            if isinstance(node, ast.If) and inner is not node.test:
+                self._depend(node.test, is_met=inner in node.body)
+            elif isinstance(node, _LOOPS):
+                loop = _Loop(f"{file}:{node.lineno}", is_pass=isinstance(node, _COMPREHENSIONS))
+                self.loops.append(loop)
+                if is_counted:  # with all loops inside it, by the counter of a `while`
+                    loop.count = 1
+                elif not loop.is_pass:
+                    is_counted = self._read_loop(node, way, loop)
+                self._follow(node, [loop])
+            for each in before:
+                parts = each.body if isinstance(each, ast.If) else ()
+                if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
+                    self._depend(each.test)
+            if _words(after, {"step"}) & self._training:
+                again = ast.unparse(getattr(way[-1], "func", way[-1])) + "("
+                is_again = any(again in ast.unparse(each) for each in after)
+                self.loops.append(_Loop(follows="again" if is_again else "more"))
+
+    def _read_loop(self, node: Any, way: list[Any], loop: _Loop) -> bool:
+        """Fill in a loop. Return True if it counts the steps of the innermost one."""
+        own = [*_inside(node, _DEFINITIONS)]
+        direct = [*_inside(node, _LOOPS | _DEFINITIONS)]
+        # A counter that is never reset ends the loop sooner. One that is reset is patience.
+        counters = {ast.unparse(each.target) for each in own if isinstance(each, ast.AugAssign)}
+        counters -= {ast.unparse(to) for each in own for to in getattr(each, "targets", ())}
+        # A flag of early stopping is set or called in the loop. One of the command line is not.
+        changed = {
+            ast.unparse(each) for each in own if isinstance(getattr(each, "ctx", 0), ast.Store)
+        }
+        changed |= _texts(*(each.func for each in own if isinstance(each, ast.Call)))
+        tests: list[Any] = []
+        if isinstance(node, ast.For):
+            self._read_for(node, loop)
+            counters |= _texts(node.target)
         else:
-            loop.is_pass = True
-        for test, line in _conditions(node, ast.Continue):
-            if line < at_line:
-                _apply_condition(test, loops)
+            is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
+            tests, loop.text = node.test.values if is_and else [node.test], ast.unparse(node.test)
+        ends = [(test, node.lineno, True) for test in tests]
+        for each in own:
+            kinds = {*map(type, each.body)} if isinstance(each, ast.If) else set()
+            leaves = ast.Return in kinds or (ast.Break in kinds and each in direct)
+            ends += [(each.test, each.lineno, leaves)] if leaves or ast.Raise in kinds else []
+        counting = [test for test, *_ in ends if _texts(*_all(test, ast.Compare)) & counters]
+        for test, line, leaves in ends:
+            if leaves and test not in counting and _texts(test) & changed:
+                loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{line}"
+        if counting:
+            loop.count, loop.is_pass = None, False
+        if any(isinstance(each, ast.Break | ast.Return) for each in node.body):
+            loop.count, loop.is_pass = 1, False
+        if len(counting) != 1 or isinstance(node, ast.For):
+            return False
+        only: Any = counting[0]
+        left = ast.unparse(getattr(only, "left", only))
+        added = [
+            each
+            for each in own
+            if isinstance(each, ast.AugAssign) and ast.unparse(each.target) == left
+        ]
+        innermost = [each for each in way if isinstance(each, ast.For | ast.While)][-1]
+        if len(added) != 1 or added[0] not in node.body + innermost.body:
+            return False
+        nodes = added[0].target, only.comparators[0], added[0].value
+        now, most, by = (_value(each, self._names) for each in nodes)
+        now -= by * (added[0].lineno < way[-1].lineno)
+        is_equal = isinstance(only.ops[0], ast.LtE | ast.GtE | ast.Eq) == (only in tests)
+        loop.count = len(range(now, int(most) + is_equal, by))
+        loop.text = ast.unparse(nodes[1])
+        for outer in self._changing(nodes[1]):
+            outer.count = None
+        self._changes[left] = [loop]
+        return added[0] not in node.body
+
+    def _read_for(self, node: ast.For, loop: _Loop) -> None:
+        iterable = _unwrapped(node.iter)
+        if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
+            iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
+            is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
+            loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
+        loop.text = loop.text or ast.unparse(iterable)
+        loop.count, names = _count(iterable, self._names), _texts(node.target)
+        loop.is_pass = loop.count is None and _called(iterable) not in _ENDED_ELSEWHERE
+        for outer in () if loop.is_pass else self._changing(iterable):
+            outer.count = None  # it changes how many iterations this one has
+        self._changes |= {name: [loop] for name in names}
+        loop.values = tuple(self._names[name] for name in names if name in self._names)
+
+    def _depend(self, test: ast.expr, *, is_met: bool = False) -> None:
+        """Correct the counts of loops in which a step depends on a condition."""
+        loops, is_modulo = self._changing(test), bool(_all(test, ast.Mod))
+        # Words may be phases, such as train and val. Only one of them steps.
+        words = [each for each in self.loops if {str, bool} & {*map(type, each.values)}]
+        for loop in loops or words + (self.loops[-1:] if is_modulo else []):  # every so many
+            if is_met and loop in words and _PHASE.fullmatch(ast.unparse(test)):
+                loop.count, loop.values = 1, ()
+            elif not loop.is_pass:
+                loop.count = None
+                loop.is_pass = is_modulo and bool(loop.values) and not loop.is_range
+
+    def _changing(self, *nodes: ast.AST) -> list[_Loop]:
+        """Return the loops that change what expressions name."""
+        changing = [self._changes.get(text, []) for text in _texts(*nodes)]
+        return [*dict.fromkeys(itertools.chain(*changing))]
+
+    def _follow(self, node: ast.AST, loops: list[_Loop]) -> None:
+        """Note the variables that loops change by statements of their own."""
+        for each in _inside(node, _LOOPS | _DEFINITIONS):
+            if isinstance(each, ast.AugAssign):
+                self._changes[ast.unparse(each.target)] = [*self._changing(each.target), *loops]
+            elif isinstance(each, ast.Assign) and (by := self._changing(_unwrapped(each.value))):
+                self._changes |= dict.fromkeys(_texts(*each.targets), by)
+
+    def _enter(self, code: CodeType | None, call: Any) -> None:
+        """Follow what loops change into the function that is called."""
+        if not isinstance(call, ast.Call):
+            return
+        for loop in self._changing(call.func):
+            loop.count = None  # another iteration may call another function
+        if code is None:
+            return
+        values = [*call.args, *call.keywords]
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        own = [call.func, *values] if names[:1] == ("self",) else values
+        for name, value in itertools.zip_longest(names, own[: len(names)]):
+            named = [each for each in values if getattr(each, "arg", "") in (name, None)]
+            self._changes[name] = self._changing(*(named or [value or ast.Pass()]))
 
 
-def _around(frame: FrameType) -> tuple[list[Any], int]:
-    """Return the loops and conditions around a frame's current call, and the line of this."""
-    lines, first = inspect.getsourcelines(frame)
-    is_inner = first > 0 and lines[0][:1].isspace()
-    tree = ast.parse("".join(["if True:\n", *lines] if is_inner else lines))
-    ast.increment_lineno(tree, max(0, first - 1) - is_inner)
-    positions = frame.f_code.co_positions()
-    at: Any = next(itertools.islice(positions, frame.f_lasti // 2, None))
-    if None in at:
-        raise LookupError("the code has no positions")
-    around = _holders(tree, _LOOPS | ast.If, at)[is_inner:]
-    after = around[0].end_lineno if around else at[1]
-    called = {ast.unparse(each.func) for each in _holders(tree, ast.Call, at)[-1:]}
-    later = [each for each in _all(tree, ast.Call) if each.lineno > after]
-    if called & {ast.unparse(each.func) for each in later}:
-        raise LookupError("it may train again later")
-    return around, at[0]
-
-
-def _holders(tree: ast.AST, kinds: Any, at: Any) -> list[Any]:
-    """Return the nodes of these kinds that contain a place, the outermost first."""
-    line, end_line, column, end_column = at
-    return [
+def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
+    """Return the nodes around a frame's current call, from its function to the call."""
+    at: Any = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    nodes: Any = ast.walk(tree)
+    line, end_line, column, end_column = at  # of code without positions, these are None
+    way = [tree] + [
         node
-        for node in _all(tree, kinds)
+        for node in nodes
+        if hasattr(node, "lineno")
         if (node.lineno, node.col_offset) <= (line, column)
         if (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
     ]
+    name = frame.f_code.co_name
+    kinds: Any = _COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else _DEFINITIONS
+    own = max((at for at, node in enumerate(way) if isinstance(node, kinds)), default=0)
+    return way[own + name.endswith("comp>") :]
 
 
-def _all(tree: ast.AST, kinds: Any) -> list[Any]:
-    return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+def _training(called: set[str], trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names of functions that train: those that run, and others that call these."""
+    # Schedules have a step, and networks a method `train`.
+    names = {"backward"} | called - {"", "step"} - vars(builtins).keys()
+    functions = [each for tree in trees for each in _all(tree, ast.FunctionDef)]
+    words = [(each.name, _words([each], {"step", "train"})) for each in functions]
+    while callers := {name for name, within in words if within & names} - names:
+        names |= callers
+    return names
 
 
-def _names(frame: FrameType, nodes: list[Any]) -> Mapping[str, Any]:
-    """Return the variables that these nodes name."""
-    names = {name for node in nodes for name in _named(node)}
-    found: dict[str, Any] = {}
+def _words(nodes: list[Any], unclear: set[str]) -> set[str]:
+    """Return the names in code. Those of `unclear` count unless they are attributes."""
+    parts = [part for node in nodes for part in ast.walk(node)]
+    attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _names(frame: FrameType) -> Mapping[str, Any]:
+    """Return the variables of a frame."""
+    names: dict[str, Any] = {}
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         values = frame.f_locals
-        found = {name: values[name] for name in names if name in values}
+        names = dict(values)
         # Before Python 3.13, this snapshot keeps all local variables alive until it is cleared.
         if isinstance(values, dict) and sys.getrefcount(values) == _OWN_REFERENCES:
             values.clear()
-    return ChainMap(found, frame.f_globals, vars(builtins))
+    return ChainMap(names, frame.f_globals, vars(builtins))
 
 
-def _read_for(node: ast.For, loop: _Loop, names: Mapping[str, Any]) -> None:
-    """Fill in the loop of a `for`."""
-    iterable = node.iter
-    while isinstance(iterable, ast.Call) and _called(iterable) in _WRAPPERS and iterable.args:
-        iterable = iterable.args[0]
-    if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
-        iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
-        is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
-        loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
-    loop.text = loop.text or ast.unparse(iterable)
-    loop.names = _named(node.target)
-    loop.count, loop.is_pass = _count(iterable, names)
-    bases = (type(names.get(name)).__mro__ for name in loop.names)
-    steps_each = any(base.__name__ == "Optimizer" for base in itertools.chain(*bases))
-    if steps_each or any(isinstance(each, ast.Break) for each in node.body):
-        loop.count, loop.is_pass = 1, False
-    # A counter that is never reset ends the loop sooner. One that is reset is patience.
-    counters = {ast.unparse(each.target) for each in _all(node, ast.AugAssign)}
-    for each in _all(node, ast.Assign):
-        counters -= set(map(ast.unparse, each.targets))
-    for test, _ in _conditions(node, _ENDS):
-        if isinstance(test, ast.Compare) and ast.unparse(test.left) in loop.names | counters:
-            loop.count, loop.is_pass = None, False
-    # A flag of early stopping is set or called in the loop. One of the command line is not.
-    parts = _all(node, ast.Name | ast.Attribute)
-    changed = {ast.unparse(each) for each in parts if isinstance(each.ctx, ast.Store)}
-    changed |= {name for call in _all(node, ast.Call) for name in _named(call.func)}
-    for test, line in _conditions(node, ast.Break | ast.Return):
-        if changed & {ast.unparse(each) for each in _all(test, ast.Name | ast.Attribute)}:
-            loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{line}"
+def _unwrapped(node: Any) -> Any:
+    """Return what a call of a function with as many items takes."""
+    while _called(node) in _WRAPPERS and node.args:
+        node = node.args[0]
+    return node
 
 
-def _count(iterable: ast.expr, names: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """Return the number of items if it is known, and else whether these may be batches."""
-    if isinstance(iterable, ast.Call) and _called(iterable) in _ENDED_ELSEWHERE:
-        return None, False
+def _count(node: Any, names: Mapping[str, Any]) -> int | None:
+    """Return the number of items, or None if that is not known, or of data."""
+    called = _called(node)
     try:
-        value = _value(iterable, names)
+        if called == "split":  # of folds
+            return int(_value(node.func.value, names).n_splits)
+        is_view = called in ("items", "keys", "values")
+        value = _value(node.func.value if is_view else node, names)
         if type(value).__module__.startswith("tqdm"):
             value = value.iterable
-        if any(kind.__name__ == "DataLoader" for kind in type(value).__mro__):
-            return None, True
-        # Words may be phases, such as train and val. Only one of them steps.
-        if isinstance(value, list | dict | tuple) and isinstance([*value, 0][0], str | bool):
-            return None, False
-        return len(value), False
+        is_loader = any(kind.__name__ == "DataLoader" for kind in type(value).__mro__)
+        return None if is_loader or (is_view and not isinstance(value, dict)) else len(value)
     except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
-        return None, True
+        return None
 
 
 def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -249,50 +357,23 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
 
 
-def _read_while(node: ast.While, inner: Any, loop: _Loop, names: Mapping[str, Any]) -> bool:
-    """Fill in a `while` with a counter. Return True if it counts the innermost loop's steps."""
-    tests = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
-    ends = [test for test, _ in _conditions(node, ast.Break)]
-    for test in [*tests, *ends]:
-        kinds = (ast.Gt, ast.GtE, ast.Eq) if test in ends else (ast.Lt, ast.LtE)
-        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], kinds):
-            continue
-        counting = f"{ast.unparse(test.left)} += 1"
-        added = [each for each in _all(node, ast.AugAssign) if ast.unparse(each) == counting]
-        if len(added) == 1 and added[0] in node.body + inner.body:
-            now, most = _value(test.left, names), _value(test.comparators[0], names)
-            loop.count = math.ceil(most) - (int(now) if now > 1 else 0)
-            loop.text = ast.unparse(test.comparators[0])
-            return added[0] not in node.body
-    return False
+def _inside(node: ast.AST, without: Any) -> Iterator[Any]:
+    """Yield the nodes in a node, without those of some kinds and what is in them."""
+    for each in ast.iter_child_nodes(node):
+        if not isinstance(each, without):
+            yield each
+            yield from _inside(each, without)
 
 
-def _apply_condition(test: ast.expr, loops: list[_Loop]) -> None:
-    """Correct the counts of loops in which a step depends on a condition."""
-    for loop in loops:
-        if loop.names & _named(test) and not loop.is_pass:
-            loop.count = 1 if _PHASE.fullmatch(ast.unparse(test)) else None
-    if _all(test, ast.Mod) and loops and not loops[-1].is_pass:  # every so many
-        loops[-1].count = None
-        loops[-1].is_pass = bool(loops[-1].names) and not loops[-1].is_range
+def _all(node: ast.AST, kinds: Any) -> list[Any]:
+    return [each for each in ast.walk(node) if isinstance(each, kinds)]
 
 
-def _named(node: ast.AST) -> frozenset[str]:
-    return frozenset(each.id for each in _all(node, ast.Name))
+def _texts(*nodes: ast.AST) -> set[str]:
+    """Return the variables that code names, with their attributes and items."""
+    return {ast.unparse(each) for node in nodes for each in _all(node, _VARIABLES)}
 
 
-def _conditions(loop: ast.AST, kinds: Any) -> Iterator[tuple[ast.expr, int]]:
-    """Yield the test and the line of each `if` in a loop that has a statement of these kinds.
-
-    Loops inside it are left out.
-    """
-    inner = [each for each in _all(loop, _LOOPS) if each is not loop]
-    for each in _all(loop, ast.If):
-        has_one = any(isinstance(part, kinds) for part in each.body)
-        if has_one and not any(each in ast.walk(within) for within in inner):
-            yield each.test, each.lineno
-
-
-def _called(node: ast.Call) -> str:
-    """Return the last part of the name of a called function."""
-    return ast.unparse(node.func).rpartition(".")[2]
+def _called(node: Any) -> str:
+    """Return the last part of the name of a called function, or "" if nothing is called."""
+    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""

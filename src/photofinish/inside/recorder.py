@@ -267,7 +267,7 @@ class Recorder:
         self.note(kind="optimizer", device=kind, is_named=key == NAMED)
         if length := length_of_training():
             self.note(kind="loops", **length)
-        self._lines.write_soon()  # the second step may take minutes
+        self._lines.written_at = 0.0  # written soon, as the second step may take minutes
         return number
 
     def _end_period(self, now: float, optimizer: Any = None) -> None:
@@ -300,7 +300,7 @@ class Recorder:
                 self._flags |= COUNTED
             add = self._lines.add if self.device is None else self.device.block_ended
             add(self._sums(at))
-            self._loaders.batches[self.loader] += self.batches
+            self._loaders.add(self.loader, self.batches)
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
             self._main = main_optimizer(self._all_steps, self._optimizers.numbers.get(NAMED))

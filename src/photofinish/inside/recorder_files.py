@@ -29,7 +29,7 @@ class LineFile:
         self._lines: list[Any] = []
         self._early: list[Any] | None = []
         """Lines from before the training, for a fork. None during the training."""
-        self._written_at = 0.0
+        self.written_at = 0.0
 
     @property
     def is_forked(self) -> bool:
@@ -46,16 +46,12 @@ class LineFile:
 
     def is_old(self, now: float) -> bool:
         """Return True if nothing was written for a while."""
-        return now - self._written_at > _WRITE_SECONDS
+        return now - self.written_at > _WRITE_SECONDS
 
     def note(self, **values: Any) -> None:
         """Write a line at once."""
         self.add(values)
         self._write(time.perf_counter())
-
-    def write_soon(self) -> None:
-        """Write when `write_sometimes` is called next."""
-        self._written_at = 0.0
 
     def add(self, values: Any) -> None:
         self._lines.append(values)  # as text only when written: that takes 40 us
@@ -74,7 +70,7 @@ class LineFile:
         self._write(now)
 
     def _write(self, now: float) -> None:
-        lines, self._lines, self._written_at = self._lines, [], now
+        lines, self._lines, self.written_at = self._lines, [], now
         if self._early is not None:
             self._early += lines
         if lines and not self.is_forked:

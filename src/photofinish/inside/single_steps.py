@@ -111,16 +111,16 @@ class SingleSteps:
                 from .step_watchers import Stalls, StepClock
 
                 self.watchers = [Stalls(), StepClock()]
-                self.watchers[0].begin()
+                self.watchers[0].__enter__()
         self._is_profiled = self._is_profiled or (is_training and needs_profile)
 
     def _watch(self, watcher: Stalls | StepClock) -> bool:
         watcher.step_ended()
         if watcher.steps < watcher.steps_to_see:
             return False
-        watcher.end()
+        watcher.__exit__(None, None, None)
         self._note(**watcher.note)
         self.watchers.pop(0)
         for following in self.watchers[:1]:
-            following.begin()
+            following.__enter__()
         return True

@@ -8,13 +8,11 @@ it.
 from __future__ import annotations
 
 import inspect
-import os
-import sysconfig
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,9 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .tensors import tensors_in
-
-if TYPE_CHECKING:
-    from types import FrameType
+from .timed_batches import is_loading, library_of
 
 _clock = time.perf_counter
 _READS = {
@@ -41,10 +37,9 @@ _MADE = {
     "tensor", "as_tensor", "from_numpy", "zeros", "ones", "full", "empty", "eye", "arange",
     "linspace", "rand", "randn", "randint", "randperm",
 }  # fmt: skip
-_TORCH, _OWN = str(Path(torch.__file__).parent), str(Path(__file__).parent)
-_WRAPPING = tuple(os.path.join(_TORCH, name) for name in ("_tensor", "overrides"))  # noqa: PTH118
-"""Torch's own files between a script and a function."""
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")})
+_TORCH, _OURS = Path(torch.__file__).parent, Path(__file__).parent
+_WRAPPING = str(_TORCH / "_tensor"), str(_TORCH / "overrides"), str(_OURS)
+"""Beginnings of the files between a script and a function."""
 
 
 class Stalls(TorchFunctionMode):
@@ -61,12 +56,6 @@ class Stalls(TorchFunctionMode):
         self._on_device: Any = WeakIdKeyDictionary()
         self._made_on_host: Any = WeakIdKeyDictionary()
 
-    def begin(self) -> None:
-        self.__enter__()  # type: ignore[no-untyped-call]
-
-    def end(self) -> None:
-        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-
     def optimizer_ended(self) -> None:
         pass
 
@@ -78,13 +67,9 @@ class Stalls(TorchFunctionMode):
 
     @property
     def note(self) -> dict[str, Any]:
-        """Line that the recorder writes at the end."""
-        return {"kind": "stalls", "value": self.lines}
-
-    @property
-    def lines(self) -> list[tuple[str, int, str]]:
-        """Waits that each step had, but for the first."""
-        return sorted(line for line, steps in self._steps.items() if steps == self.steps - 1)
+        """Line that the recorder writes at the end: waits that each step had, but for the first."""
+        lines = sorted(line for line, steps in self._steps.items() if steps == self.steps - 1)
+        return {"kind": "stalls", "value": lines}
 
     def __torch_function__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -109,34 +94,18 @@ class Stalls(TorchFunctionMode):
         for made in tensors_in(result):
             if is_on_device or moves or (name in _MADE and "device" in kwargs):
                 self._on_device[made] = True
-            elif name in _MADE and not _is_loading():
+            elif name in _MADE and not is_loading():
                 self._made_on_host[made] = True
         return result
 
     def _note(self, what: str) -> None:
         """Note the line that called, unless a library did."""
-        for frame in _frames():
+        for frame, line in traceback.walk_stack(inspect.currentframe()):
             file = frame.f_code.co_filename
-            if file.startswith(_WRAPPING):
-                continue
-            if not file.startswith(("<", *_LIBRARIES)):
-                self._met.add((file, frame.f_lineno, what))
-            return
-
-
-def _frames() -> Iterator[FrameType]:
-    """Yield the frames below this file's, the innermost first."""
-    frame = inspect.currentframe()
-    while frame:
-        if not frame.f_code.co_filename.startswith(_OWN):
-            yield frame
-        frame = frame.f_back
-
-
-def _is_loading() -> bool:
-    """Return True in a loader's collating and in its data set."""
-    loading = os.path.join(_TORCH, "utils", "data")  # noqa: PTH118  # compared as text
-    return any(frame.f_code.co_filename.startswith(loading) for frame in _frames())
+            if not file.startswith(_WRAPPING):
+                if library_of(file) is None:
+                    self._met.add((file, line, what))
+                return
 
 
 def _read(name: str, args: Any, kwargs: Any) -> str | None:
@@ -161,7 +130,7 @@ class StepClock:
         self._optimizer_at: float | None = None
         self._before_optimizer_seconds = 0.0
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         self._backward = torch.autograd.backward
         torch.autograd.backward = self._timed_backward
         self._hooks = [
@@ -169,7 +138,7 @@ class StepClock:
             register_optimizer_step_pre_hook(self._optimizer_begins),
         ]
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         torch.autograd.backward = self._backward
         for hook in self._hooks:
             hook.remove()

@@ -1,33 +1,113 @@
-"""A script's data loaders, and their batches with timed waits."""
+"""A script's data loaders: batches with timed waits, and the line at which most of loading goes."""
 
 from __future__ import annotations
 
+import functools
+import re
+import sys
+import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .recorder import Recorder
 
 _clock = time.perf_counter
-_loading: list[int] = []
-"""Threads that load now. Another one may train meanwhile."""
+_PERIOD_SECONDS, _SWITCH_SECONDS, _MOST_SECONDS = 0.005, 0.0001, 20.0
+"""Times by hand: between samples of stacks, until one is taken, and to sample a script."""
+_FEWEST_SAMPLES, _LEAST_SHARE = 20, 0.2
+"""Samples, and share of loading at a line, below which no line is named, by hand."""
+_NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent.parent)
+_NO_CALLS = "", "photofinish", "torch"
+"""Libraries whose functions call the user's, collate, or wait for workers."""
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\](\w+)")
+_loading: list[tuple[int, float]] = []
+"""Threads that load now, and since when. Another one may train meanwhile."""
 
 
 def is_loading() -> bool:
     """Return True while this thread loads, when nothing is counted."""
-    return threading.get_ident() in _loading
+    return any(thread == threading.get_ident() for thread, _ in _loading)
 
 
-def _loaded(load: Callable[[Any], Any], given: Any) -> Any:
-    thread = threading.get_ident()
-    _loading.append(thread)
+def loaded(load: Callable[[Any], Any], given: Any) -> Any:
+    """Call a function that loads, and let `is_loading` and `sample_lines` know."""
+    now = threading.get_ident(), _clock()
+    _loading.append(now)
     try:
         return load(given)
     finally:
-        _loading.remove(thread)
+        _loading.remove(now)
+
+
+@functools.cache
+def library_of(file: str) -> str | None:
+    """Return the library that has a file, "" for Python's and ours, or None for the user's."""
+    if installed := _INSTALLED.search(file):
+        return installed[1]
+    return "" if file.startswith(_NOT_OWN) else None
+
+
+def charged(stack: Iterable[tuple[str, int, str]]) -> str:
+    """Return the user's nearest line in a stack, with the library's function that it calls, or "".
+
+    A frame is a file, a line and a function, the innermost first.
+    """
+    call = ""
+    for file, line, function in stack:
+        library = library_of(file)
+        if library is None:
+            return f"{Path(file).name}:{line}{call and f' ({call})'}"
+        # Readers know `resize`, but not the `__call__` or `forward` around it.
+        if library not in _NO_CALLS and not function.startswith(("_", "<", "forward")):
+            call = f"{library}'s {function}"
+    return call
+
+
+def slowest_line(samples: Sequence[str]) -> tuple[float, str] | None:
+    """Return the largest share of loading at a line, and the line, or None if that isn't clear."""
+    count = Counter(samples)
+    slowest = max(filter(None, count), key=count.__getitem__, default="")
+    share = count[slowest] / max(1, len(samples))
+    is_clear = slowest and len(samples) >= _FEWEST_SAMPLES and share >= _LEAST_SHARE
+    return (share, slowest) if is_clear else None
+
+
+def sample_lines(seconds: float) -> list[str]:
+    """Return a list to which a thread adds the lines at which others load, for so many seconds.
+
+    A line is there once for each period, also where a function in C let no other thread run.
+    """
+    samples, ends_at = list[str](), _clock() + seconds
+
+    def sample() -> None:
+        now, interval_seconds = _clock(), sys.getswitchinterval()
+        # By default, a sample waits for up to 5 ms, until a function lets other threads run.
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        while now < ends_at:
+            before = now
+            time.sleep(_PERIOD_SECONDS)
+            now = _clock()
+            for thread, began_at in [*_loading]:
+                periods = round((now - max(before, began_at)) / _PERIOD_SECONDS)
+                samples.extend([charged(_stack(thread))] * max(1, periods))
+        sys.setswitchinterval(interval_seconds)
+
+    threading.Thread(target=sample, daemon=True).start()
+    return samples
+
+
+def _stack(thread: int) -> list[tuple[str, int, str]]:
+    """Return the frames of a thread since it began to load, the innermost first."""
+    stack, frame = [], sys._current_frames().get(thread)
+    while frame and frame.f_code is not loaded.__code__:
+        stack.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return stack if frame else []
 
 
 class TimedBatches(Iterator[Any]):
@@ -39,7 +119,7 @@ class TimedBatches(Iterator[Any]):
         self._recorder = recorder
         self._number = recorder.loader_begins(loader, key)
         began_at = _clock()
-        self._iterator = _loaded(iterate, loader)
+        self._iterator = loaded(iterate, loader)
         recorder.waiting_seconds += _clock() - began_at
 
     def __next__(self) -> Any:
@@ -48,7 +128,7 @@ class TimedBatches(Iterator[Any]):
         if device is not None:
             device.batch_awaited()
         try:
-            batch = _loaded(next, self._iterator)
+            batch = loaded(next, self._iterator)
         except StopIteration:
             recorder.loader_ended()
             raise
@@ -145,6 +225,8 @@ class Loaders:
         self._lines: dict[int, Any] = {}
         self.batches: Counter[int | None] = Counter()
         """Number of batches of each loader."""
+        self._samples: list[str] | None = None
+        self._noted_samples = _FEWEST_SAMPLES // 2
 
     def number_of(self, loader: Any, key: Any) -> int:
         """Return the number of a loader. Note its batches and workers if they have changed."""
@@ -155,3 +237,12 @@ class Loaders:
             line = {"loader": number, "batches": batches, "workers": workers}
             self._note(kind="loader", **line, is_named=key == NAMED)
         return number
+
+    def add(self, number: int | None, batches: int) -> None:
+        """Add batches. Note the slowest line whenever there are twice as many samples."""
+        self.batches[number] += batches
+        if self._samples is None:  # after the first batches, which fill caches
+            self._samples = sample_lines(_MOST_SECONDS)
+        elif len(self._samples) >= 2 * self._noted_samples:
+            self._noted_samples = len(self._samples)
+            self._note(kind="slow_line", value=slowest_line(self._samples))

@@ -10,14 +10,14 @@ import functools
 import linecache
 import re
 import sys
-import sysconfig
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from .timed_batches import library_of
 
 _FACTORIES = (
     "arange", "as_tensor", "asarray", "empty", "empty_like", "empty_strided", "eye", "full",
@@ -40,7 +40,6 @@ _ANSWERS = {
 """What functions of torch.cuda return that would raise an error."""
 _OF_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\b(hip|gpus?|mps|xpu)\b", re.I)
 _OF_NAMES = AttributeError, ImportError, LookupError, NameError, OSError, TypeError
-_NOT_OWN = "<", sysconfig.get_path("stdlib"), str(Path(__file__).parent)
 
 
 class _Stream:
@@ -177,7 +176,7 @@ def failure() -> dict[str, Any] | None:
     """Return the error that ends the script as it has no GPU, and the script's line, or None."""
     error = getattr(sys, "last_value", None)
     frames = traceback.extract_tb(error.__traceback__) if error else []
-    own = [each for each in frames if _is_own(each.filename)]
+    own = [each for each in frames if library_of(each.filename) is None]
     if not own:
         return None
     line = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip()
@@ -189,9 +188,3 @@ def failure() -> dict[str, Any] | None:
         return None
     at = f"{own[-1].filename.rpartition('/')[2]}:{own[-1].lineno}"
     return {"at": at, "line": line, "text": text, "is_own_check": is_own_check}
-
-
-def _is_own(file: str) -> bool:
-    """Return True for a file of the script, not of a library or of this package."""
-    is_installed = {"site-packages", "dist-packages"} & {*Path(file).parts}
-    return not (is_installed or file.startswith(_NOT_OWN))

@@ -144,7 +144,8 @@ def _nvidia_gpus() -> tuple[AcceleratorFacts, ...] | str:
         every = map(str, range(pynvml.nvmlDeviceGetCount()))
         for place in filter(None, visible if any(visible) else every):
             gpu = nvidia_handle(place)
-            name, memory = pynvml.nvmlDeviceGetName(gpu), pynvml.nvmlDeviceGetMemoryInfo(gpu)
+            name = pynvml.nvmlDeviceGetName(gpu)
+            memory = pynvml.nvmlDeviceGetMemoryInfo(gpu)
             gpus.append(AcceleratorFacts("cuda", name, int(memory.total), _nvidia_driver()))
     return tuple(gpus) or _WITHOUT_TORCH
 

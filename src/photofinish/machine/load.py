@@ -108,7 +108,8 @@ def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
         if window.gpu_others:
             doubtful_seconds["shared"] += window.wall_seconds
     slowdowns = dict.fromkeys(reason for window in windows for reason in window.gpu_slowdowns)
-    share_of_others, share_waited = others / (cores or 1.0), waited / (ready or 1.0)
+    share_of_others = others / (cores or 1.0)
+    share_waited = waited / (ready or 1.0)
     texts = {
         "busy": f"other programs used {share_of_others:.0%} of the cores",
         "waiting": f"its threads waited for a core {share_waited:.0%} of the time they wanted one",

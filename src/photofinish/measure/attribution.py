@@ -112,7 +112,8 @@ def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]
 
 def other_images(trainer: Trainer, step_seconds: float, budget: Budget) -> int:
     """Return the size of another batch: a larger one if its step is certain to fit, else a few."""
-    batch_images, free_bytes = trainer.training.batch_size, available_memory_bytes()
+    batch_images = trainer.training.batch_size
+    free_bytes = available_memory_bytes()
     if trainer.device != CPU:
         free_bytes = free_memory_bytes(trainer.device) or 0
     image_bytes = _BYTES_AN_IMAGE_BYTE * bytes_of_a_sample(trainer.training.first())
@@ -220,7 +221,8 @@ def try_change(
     steps. On an accelerator, at most two scratch copies and pools of graphs fit at once, so the
     base takes turns with each change.
     """
-    settings, device = trainer.experiment.model_copy(update=changes), trainer.device
+    settings = trainer.experiment.model_copy(update=changes)
+    device = trainer.device
     own, changed = _twin(trainer), _twin(trainer)
     # Steps of a training in bf16 or fp16 cast by themselves.
     context: Context = partial(_configured, settings, device, is_cast=by == "bf16")
@@ -229,7 +231,8 @@ def try_change(
     try:
         if by == "captured":
             context, layout = nullcontext, None
-            is_off, is_refused = trainer.experiment.cuda_graphs == "off", why_not_captured(settings)
+            is_off = trainer.experiment.cuda_graphs == "off"
+            is_refused = why_not_captured(settings)
             if is_off or is_refused or not why_not_captured(trainer.experiment):
                 return None  # not only `auto` refuses to capture the steps
             changed.experiment = settings

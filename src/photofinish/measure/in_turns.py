@@ -63,7 +63,8 @@ def turns(
             if way is not last:
                 way.settle()
             last = way
-            began_seconds, began_cpu_seconds = clock.now_seconds(), time.thread_time()
+            began_seconds = clock.now_seconds()
+            began_cpu_seconds = time.thread_time()
             way.take()
             return clock.now_seconds() - began_seconds, time.thread_time() - began_cpu_seconds
 
@@ -111,13 +112,9 @@ def scratch_steps(
     batches = [first]
     for images in other_images:
         rows = torch.arange(images) % samples_in(first[1])
-        batches.append(map_batch(partial(_selected, rows), first))
+        batches.append(map_batch(lambda part: part[rows.to(part.device)], first))  # noqa: B023
     with trainer.scratch_copy(layout) as state:
         yield [trainer.steps.repeat(state, batch, at_once) for batch in batches]
-
-
-def _selected(rows: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.index_select(0, rows.to(tensor.device))
 
 
 @contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import psutil
@@ -16,11 +17,11 @@ import torch
 
 from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
+from photofinish.inside.timed_batches import loaded, sample_lines, slowest_line
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.budget import Budget
 from photofinish.measure.in_turns import with_threads
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
-from photofinish.training.batches import Batch
 from photofinish.training.input_paths import LoaderBatches
 
 SAMPLES, _LEAST_BATCHES = 200, 4
@@ -42,16 +43,15 @@ def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: 
         seconds, dataset = budget.alone_seconds, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
-        load = partial(_whole_batches, batches.with_workers(0, size))
-        whole_seconds = time_batches(load, size, seconds) * batches.batch_size / size
+        alone, count = batches.with_workers(0, size), batches.image_count // size
+        epochs = (islice(alone.host_batches(epoch), count) for epoch in itertools.count())
+        samples = sample_lines(seconds)
+        batch_seconds = time_batches(chain.from_iterable(epochs), size, seconds)
+        whole_seconds = batch_seconds * batches.batch_size / size
+        loading = LoaderTimes(whole_seconds=whole_seconds, slow_line=slowest_line(samples))
         if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
-            return LoaderTimes(whole_seconds=whole_seconds)
-        seconds = budget.workers_seconds
-        return measure_workers(batches, whole_seconds, size, seconds, ends_seconds, cores)
-
-
-def _whole_batches(batches: LoaderBatches, epoch: int) -> Iterator[Batch]:
-    return islice(batches.host_batches(epoch), batches.image_count // batches.batch_size)
+            return loading
+        return measure_workers(batches, loading, size, budget.workers_seconds, ends_seconds, cores)
 
 
 def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
@@ -64,17 +64,16 @@ def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
     return max(1, min(most, int(seconds / _LEAST_BATCHES / sample_seconds)))
 
 
-def time_batches(load: Callable[[int], Iterator[Any]], size: int, seconds: float) -> float:
-    """Load batches of `size` samples, epoch by epoch, and return the time of a batch.
+def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
+    """Load batches of `size` samples, and return the time of a batch.
 
     It is the median, so that a batch that waited for a core counts little.
     """
-    batches = chain.from_iterable(map(load, count()))
     next(batches)
     batch_seconds: list[float] = []
     began_at = ended_at = time.perf_counter()
     while len(batch_seconds) * size < SAMPLES:
-        next(batches)
+        loaded(next, batches)
         batch_seconds.append(time.perf_counter() - ended_at)
         ended_at += batch_seconds[-1]
         if (ended_at - began_at) * (1 + 1 / len(batch_seconds)) > seconds:
@@ -100,7 +99,7 @@ def attempt_loading(measure: Callable[[], _Result | None]) -> _Result | None:
 
 def measure_workers(
     batches: LoaderBatches,
-    whole_seconds: float,
+    alone: LoaderTimes,
     size: int,
     seconds: float,
     ends_seconds: float,
@@ -108,7 +107,7 @@ def measure_workers(
 ) -> LoaderTimes:
     """Try workers for about so many seconds. Workers that hang are given up at the end.
 
-    This process loads a batch in `whole_seconds`.
+    `alone` has the time of a batch in this process.
     """
     own, longest_seconds, most_bytes = batches.settings.workers, 0.0, 0
     tried, late_seconds = list[TriedWorkers](), time.perf_counter() + seconds
@@ -123,9 +122,11 @@ def measure_workers(
             break
         times, most_bytes = taken
         tried.append(times)
-    if own and tried:
-        whole_seconds = tried[0].batch_seconds
-    return LoaderTimes(whole_seconds=whole_seconds, tried_workers=tuple(tried))
+    return LoaderTimes(
+        whole_seconds=tried[0].batch_seconds if own and tried else alone.whole_seconds,
+        tried_workers=tuple(tried),
+        slow_line=alone.slow_line,
+    )
 
 
 def try_workers(

@@ -121,8 +121,9 @@ def _profile(
     """Return the measurements of single steps, or why there are none. Slow steps are counted."""
     if _SLOW_STEPS * step_seconds > budget.whole_seconds:
         allowed = seconds(budget.whole_seconds)
-        why: str | None
-        why = f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
+        why: str | None = (
+            f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
+        )
         if trainer.team.size > 1 or trainer.experiment.model.compile:
             return Profile(None, None, why, None, why, {})
         return Profile(None, None, why, *attempt(partial(count_operations, trainer)), {})

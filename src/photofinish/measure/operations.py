@@ -8,9 +8,9 @@ import time
 import torch
 
 from photofinish.config.pytorch_names import FUSED, may_be_fused
-from photofinish.inside.counting import Operators, bytes_of, count_step, kernels_of_optimizer
-from photofinish.inside.precision import ProductPrecisions
-from photofinish.nested import leaves, samples_in
+from photofinish.inside.counting import Operators, count_step, kernels_of_optimizer
+from photofinish.inside.memory import Allocations, takes_all_at_once
+from photofinish.nested import samples_in
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import Batch, bytes_of_a_sample, map_batch, split_batch
 from photofinish.training.losses import predict, to_input
@@ -23,50 +23,52 @@ _PRODUCT_SIDE, _PRODUCTS = 384, 5
 
 def count_operations(trainer: Trainer) -> Operations:
     """Count a step on the first batch, by a pass on its first part if `accumulate` splits it."""
-    host_batch = next(iter(trainer.training.host_batches(0)))
-    batch = trainer.training.to_device(host_batch)
-    tensors = [*leaves(host_batch[0]), *leaves(host_batch[1])]
+    batch = trainer.training.to_device(next(iter(trainer.training.host_batches(0))))
     resident = [batches for batches in (trainer.training, trainer.validation) if batches]
     image_count = sum(batches.image_count for batches in resident)
-    is_resident = trainer.experiment.input.name == "resident"
+    is_resident, memory = trainer.experiment.input.name == "resident", Allocations()
+    memory.hold(size=image_count * bytes_of_a_sample(batch) * is_resident)
     size, part, passes = samples_in(batch[1]), batch, 1
     if trainer.experiment.accumulate > 1:
         parts = split_batch(batch, -(-size // trainer.experiment.accumulate))
         # Views would save the storage of the whole batch.
         part, passes = map_batch(torch.clone, parts[0]), len(parts)
-    with trainer.scratch_copy() as state, ProductPrecisions() as precisions:
-        loss = state.scaler.scale
-        of_optimizer = Operators()
+        memory.note([batch[0], batch[1]], is_new=False)
+    with trainer.scratch_copy() as state:
+        trained = [each for each in state.network.parameters() if each.requires_grad]
+        fuses = may_be_fused(trainer.experiment.optimizer.arguments)
+        fuses = fuses and type(state.optimizer).__name__ in FUSED  # on the CPU, SGD is not
+        defaults = {"fused": True} if fuses else state.optimizer.defaults
+        of_optimizer = Operators(memory)
+        of_optimizer.is_hidden = takes_all_at_once(defaults)
+
+        def loss() -> torch.Tensor:
+            mean = state.scaler.scale(_mean_loss(trainer, state, part))
+            state.optimizer.zero_grad()
+            return mean
+
         if len(state.optimizers) > 1:  # the custom step steps the optimizers
             trainer.step(state, 0, batch)  # creates their state
-            counts = count_step(state.network, lambda: trainer.step(state, 0, batch))
+            counts = count_step(state.network, lambda: trainer.step(state, 0, batch), memory)
         else:
-            counts = count_step(state.network, lambda: loss(_mean_loss(trainer, state, part)))
+            for weight in trained if passes == 1 else ():  # the gradients of the step before
+                weight.grad = torch.zeros_like(weight)
+            memory.hold(size=(passes > 1) * sum(weight.nbytes for weight in trained))
+            counts = count_step(state.network, loss, memory)
             state.scaler.step(state.optimizer)  # creates the optimizer's state
             state.scaler.update()
+            memory.hold_state(state.optimizer)
             with of_optimizer:
                 state.scaler.step(state.optimizer)
-        defaults = state.optimizer.defaults
-        fuses = may_be_fused(trainer.experiment.optimizer.arguments)
-        if fuses and type(state.optimizer).__name__ in FUSED:  # on the CPU, SGD is not
-            defaults = {"fused": True}
+        memory.optimizer_stepped(state.optimizer, defaults)
         counts = counts._replace(
             flops=counts.flops * size // samples_in(part[1]),
             kernels=passes * counts.kernels + kernels_of_optimizer(defaults, of_optimizer.kernels),
             convolutions=passes * counts.convolutions,
             time_steps=passes * counts.time_steps,
         )
-        weights = list(state.network.parameters())
-        fields = counts.operations(
-            images=size,
-            in_double=precisions.precision == "fp64",
-            weights=weights,
-            gradients=[weight.grad for weight in weights],
-            optimizers=state.optimizers,
-            batch_bytes=0 if is_resident else bytes_of(tensors),
-            resident_bytes=image_count * bytes_of_a_sample(batch) if is_resident else 0,
-        )
-        return Operations.model_validate(fields | {"passes": passes})
+        fields = counts._asdict() | memory.fields()
+        return Operations.model_validate(fields | {"images": size, "passes": passes})
 
 
 def _mean_loss(trainer: Trainer, state: TrainState, batch: Batch) -> torch.Tensor:

@@ -24,10 +24,6 @@ _CLOCK_READINGS = 10  # the least of their differences is subtracted, so that so
 _LEAST_BATCHES_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 
 
-def differences(ends: list[float]) -> tuple[float, ...]:
-    return tuple(end - start for start, end in pairwise(ends))
-
-
 def measure_parts(trainer: Trainer, steps: int) -> StepParts:
     """Time the parts of steps on the first batch, and its copy. On an accelerator, time loading."""
     training, device, marks = trainer.training, trainer.device, []
@@ -51,7 +47,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
             marks.append(mark())
     trainer.clock.now_seconds()  # waits for the device
     if device == CPU:
-        seconds = differences(marks)
+        seconds = tuple(end - start for start, end in pairwise(marks))
     else:
         seconds = tuple(start.elapsed_time(end) / 1000 for start, end in pairwise(marks))
     names = "forward_seconds", "backward_seconds", "optimizer_seconds", "rest_seconds"
@@ -60,7 +56,7 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
     started_seconds = trainer.clock.now_seconds()
     for _ in range(steps):
         training.to_device(batch)
-    parts["copying_seconds"] = (_mean_seconds(trainer, started_seconds, steps),)
+    parts["copying_seconds"] = ((trainer.clock.now_seconds() - started_seconds) / steps,)
     if is_accelerator(device):
         settings, batches = trainer.experiment.input, steps
         if settings.name == "loader":
@@ -97,14 +93,7 @@ def mean_batch_seconds(trainer: Trainer, steps: int) -> float:
         del batch
         if loaded >= steps:
             break
-    return _mean_seconds(trainer, started_seconds, loaded)
-
-
-def _mean_seconds(trainer: Trainer, started_seconds: float, steps: int) -> float:
-    """Return the mean time of a step since the start, without the time to read the clock."""
-    seconds = trainer.clock.now_seconds() - started_seconds
-    readings = [trainer.clock.now_seconds() for _ in range(_CLOCK_READINGS)]
-    return max(0.0, seconds - min(differences(readings))) / steps
+    return (trainer.clock.now_seconds() - started_seconds) / loaded
 
 
 def measure_launches(trainer: Trainer, steps: int) -> tuple[float, ...]:

@@ -19,15 +19,9 @@ _VALIDATION_SHARE = 0.2
 """Share of the time that is reserved for validation, by hand."""
 
 
-class Deadline:
-    """Deadline by the clock of rank 0, so that all ranks stop after the same step."""
-
-    def __init__(self, trainer: Trainer, seconds: float) -> None:
-        self._team = trainer.team
-        self._ends_seconds = time.perf_counter() + seconds
-
-    def is_over(self) -> bool:
-        return bool(self._team.broadcast_object(time.perf_counter() >= self._ends_seconds))
+def is_over(trainer: Trainer, ends_seconds: float) -> bool:
+    """Return True after a time, by the clock of rank 0: all ranks stop after the same step."""
+    return bool(trainer.team.broadcast_object(time.perf_counter() >= ends_seconds))
 
 
 def second_step_seconds(trainer: Trainer) -> float:
@@ -54,7 +48,7 @@ def take_parts(
     most_steps = max(1, trainer.steps_per_epoch - trainer.steps.at_once)
     steps = min(most_steps, max(1, int(most_seconds / _PARTS / step_seconds)))
     validation_share = 0.0 if is_whole else _VALIDATION_SHARE
-    deadline = Deadline(trainer, (1 - validation_share) * most_seconds)
+    ends_seconds = time.perf_counter() + (1 - validation_share) * most_seconds
     parts, validation_seconds = list[TimedPart](), list[float]()
     for part in chain.from_iterable(
         trainer.parts(epoch, None if is_whole else steps, notes_waits=True)
@@ -64,12 +58,11 @@ def take_parts(
         if is_whole:
             trainer.validator.monitored(trainer.validate().judged)
             validation_seconds.append(trainer.clock.now_seconds() - part.ended_seconds)
-        if deadline.is_over() and len(parts) > 1:
+        if is_over(trainer, ends_seconds) and len(parts) > 1:
             break
     if is_whole:
         return tuple(parts), fmean(validation_seconds)
-    deadline = Deadline(trainer, validation_share * most_seconds)
-    return tuple(parts), _validation_seconds(trainer, deadline)
+    return tuple(parts), _validation_seconds(trainer, validation_share * most_seconds)
 
 
 def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:
@@ -78,7 +71,7 @@ def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:
     trainer.validator.monitored(sums.judged)
 
 
-def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
+def _validation_seconds(trainer: Trainer, most_seconds: float) -> float:
     """Return how long validation takes, from the batches that there is time for."""
     validation, clock = trainer.validation, trainer.clock
     if validation is None:
@@ -96,7 +89,7 @@ def _validation_seconds(trainer: Trainer, deadline: Deadline) -> float:
         for batch in batches:
             seen += 1
             yield batch
-            if deadline.is_over():
+            if is_over(trainer, began_seconds + most_seconds):
                 return
 
     first_seconds, others = started_seconds - began_seconds, validation.steps - 1

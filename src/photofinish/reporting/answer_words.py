@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from photofinish.answer.record import MOST_OF_IT, Candidate, Interval, JobRecord, Worth
 from photofinish.machine.load import share_of_others
@@ -34,7 +34,8 @@ def answer_text(job: JobRecord) -> str:
         least, there_seconds = factor(worth.interval[0]), job.gpu.seen_step_seconds
         values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
         return say("only a GPU", phrase=phrase(worth), **values)
-    kind, cause = _kind(job, worth), short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
+    kind = _kind(job, worth)
+    cause = short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
@@ -105,7 +106,8 @@ def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
-        kind, idle_seconds = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        kind = "busy or idle" if load.idle_seconds else "busy"
+        idle_seconds = load.idle_seconds
         marks = {"mark": mark, "at_most": at_most}
         text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
     else:
@@ -190,6 +192,16 @@ def _waits(job: JobRecord, worth: Worth) -> str:
     return say("waits for launches") if estimate.larger_batch else ""
 
 
+def slow_loading(job: JobRecord) -> Iterator[str]:
+    """Yield at which line loading takes longest, if loading is a cause of the answer."""
+    worth, loaders = job.worth, [run.loader for run in job.runs if run.loader]
+    lines = [loader.slow_line for loader in loaders if loader.slow_line]
+    causes = {cause.likely or cause.cause for known in job.causes.values() for cause in known}
+    waits = _waits(job, worth) not in ("", say("waits for launches"))
+    if lines and (waits or "input-bound" in causes or _kind(job, worth) == "no by loading"):
+        yield say("slow line", share=lines[0][0], line=lines[0][1])
+
+
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
     """Return what is not known, if the answer is open."""
     if job.slow_kernels:
@@ -211,7 +223,7 @@ def _no_estimate(job: JobRecord) -> str:
     if not job.options:
         return say("nothing recorded")
     largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
-    if largest.fits == "no" and largest.estimate:
+    if largest.fits == "no" and largest.estimate and largest.needed_bytes:
         needed, accelerator = gibibytes(largest.needed_bytes), largest.accelerator
         gpu = with_article(accelerator.name)
         return say("none fits", needed=needed, gpu=gpu, memory=accelerator.memory_gib)
@@ -260,7 +272,6 @@ def runs_text(runs: tuple[int, int] | None) -> str:
 
 
 def _setting(job: JobRecord) -> str:
-    """Return the setting to change, with its gain of the whole job."""
     remedy, (device,) = job.action.remedy, job.action.devices
     assert remedy
     return say(

@@ -99,10 +99,10 @@ class CandidateRecord(Record):
     """Time of the whole job, without the machine's start."""
     cost: float | None
     """Cost of the job, without the machine's start."""
-    fits: Literal["yes", "perhaps", "no"]
-    """Whether a step fits into the memory."""
-    needed_bytes: int
-    """Least memory of a step."""
+    fits: Literal["yes", "perhaps", "no"] | None
+    """Whether a step fits into the memory, or null if it is not known."""
+    needed_bytes: int | None
+    """Memory that a step takes."""
     hour_price: Price | None
 
 
@@ -239,7 +239,6 @@ def _report() -> Path:
 
 
 def answer_of(verdict: Verdict) -> AnswerRecord:
-    """Return the answer for an experiment, script or job."""
     job, worth = verdict.job, verdict.job.one_training
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.is_elsewhere:
@@ -294,7 +293,6 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
 
 
 def _seeds(job: JobRecord) -> Iterator[SeedRecord]:
-    """Yield the result of each seed on each device."""
     for device, over in job.seeds.items():
         targets = over.targets or [None] * len(over.seeds)
         values = over.seeds, over.score.values, over.test_loss.values, targets

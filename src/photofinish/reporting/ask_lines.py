@@ -23,6 +23,7 @@ from photofinish.answer.record import (
 from photofinish.files import to_json, write_text_atomically
 from photofinish.reporting.answer_words import cost_text, gpu_words, there_text
 from photofinish.reporting.answers import answer_of
+from photofinish.reporting.causes import slow_gpu_lines
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS, verdict
 from photofinish.scripts.run_script import Watched
@@ -123,7 +124,8 @@ def bars(job: JobRecord) -> list[str]:
     if len(rows) == 1:
         return []
     longest = max(row.start_seconds + row.job_seconds for row in rows)
-    names, times = max(len(row.name) for row in rows), max(len(row.time) for row in rows)
+    names = max(len(row.name) for row in rows)
+    times = max(len(row.time) for row in rows)
     costs = max(len(row.cost) for row in rows)
     lines = []
     for row in rows:
@@ -155,7 +157,7 @@ def _row(gpu: Candidate) -> _DrawnBar:
     time = f"{mark}{ends if gpu.hides_loading else middle}{star}"
     start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
     fits = ""
-    if option := gpu.option:
+    if (option := gpu.option) and option.needed_bytes:
         needed = gibibytes(option.needed_bytes)
         fits = say(f"fits {option.fits}", needed=needed, of=option.accelerator.memory_gib)
     return _DrawnBar(gpu.name, start_seconds, job_seconds, time, cost, fits)
@@ -210,6 +212,7 @@ def suggestion(job: JobRecord, watched: Watched | None) -> Iterator[str]:
     script = job.cpu.script
     if script and script.compiles and worth.basis == "estimated":
         yield say("eager estimate", gpu=gpu_words(worth))
+    yield from slow_gpu_lines(job)
     if job.launching_share > MOST_OF_IT:
         yield say("launching", share=job.launching_share)
     is_said = worth.answer == "Can't tell" and worth.gpu is None

@@ -123,6 +123,12 @@ def estimate_hints(job: JobRecord) -> Iterator[str]:
         yield say("launches" if larger.batch_size > 1 else "launches of some batch", it=larger)
 
 
+def slow_gpu_lines(job: JobRecord) -> Iterator[str]:
+    """Yield that a step takes much longer on the GPU here than on its data sheet, and why."""
+    if job.slow_gpu:
+        yield say("slow GPU", it=job.slow_gpu, why=say(f"slow GPU: {job.slow_gpu.cause}"))
+
+
 def stall_lines(job: JobRecord) -> Iterator[str]:
     """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
     script, worth = job.cpu.script, job.worth

@@ -39,7 +39,6 @@ STYLE: Any = {
     "savefig.facecolor": "none",
     "legend.frameon": False,
     "lines.markersize": 4,
-    "hatch.linewidth": 0.6,
 }
 SMALL_STYLE: Any = STYLE | {
     "legend.fontsize": 8,

@@ -67,13 +67,9 @@ def _write(path: Path, text: str) -> None:
 
 def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
     """Return the answers as a comment on GitHub, with evidence in a fold."""
-    markdown = template("comparison.md.j2").render(answers=answers, verdicts=verdicts, say=say)
-    text = ""
-    for line in markdown.splitlines():
-        if len(text) + len(line) > MOST_MARKDOWN_CHARACTERS:
-            text += f"\n{say('cut')}\n\n"
-            break
-        text += f"{line}\n"
+    text = template("comparison.md.j2").render(answers=answers, verdicts=verdicts, say=say)
+    if len(text) > MOST_MARKDOWN_CHARACTERS:
+        text = text[: text.rindex("\n", 0, MOST_MARKDOWN_CHARACTERS)] + f"\n\n{say('cut')}\n\n"
     return f"{text}</details>\n" if "<details>" in text else text
 
 

@@ -15,8 +15,8 @@ from photofinish.answer.record import (
     Speedup,
     metric_texts,
 )
-from photofinish.reporting.answer_words import action_text, answer_text
-from photofinish.reporting.causes import advice, cause, estimate_hints, stall_lines
+from photofinish.reporting.answer_words import action_text, answer_text, slow_loading
+from photofinish.reporting.causes import advice, cause, estimate_hints, slow_gpu_lines, stall_lines
 from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
@@ -54,7 +54,7 @@ class Verdict:
 def verdict(job: JobRecord, command: Sequence[str] | None = None) -> Verdict:
     """Return the answer with its evidence. `command` is that of `action_text`."""
     details = [*(_evidence_of_both(job, job.gpu) if job.gpu else _evidence_of_cpu(job))]
-    details += stall_lines(job)
+    details += [*slow_loading(job), *stall_lines(job)]
     if "cpu" in job.seeds:
         is_whole = not job.cpu.is_extrapolated
         details.append(chance(job.seeds["cpu"], job.seeds.get("gpu") if is_whole else None))
@@ -72,7 +72,7 @@ def _evidence_of_both(job: JobRecord, gpu: Job) -> Iterator[str]:
     if epoch := job.speedups.get("epoch"):
         gain, winner = faster(epoch.ratio, epoch.interval), in_words(epoch)
         yield say("epochs", it=epoch, faster=gain, verdict=winner, cpu=job.cpu, gpu=gpu)
-    yield from [*_why(job, job.cpu), *_why(job, gpu)]
+    yield from [*_why(job, job.cpu), *_why(job, gpu), *slow_gpu_lines(job)]
     if scores := _scores(job.cpu, gpu, job.parity):
         yield scores
         return

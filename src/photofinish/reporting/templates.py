@@ -76,7 +76,7 @@ TEMPLATES = {
     "slow kernels": "this CPU runs {precision} at {slow.share:.1%} of its fp32 speed",
     "uncounted": "no formula for the operator {names}",
     "nothing recorded": "params.yaml lists no GPUs, and reference/ has no record of one",
-    "none fits": "a step needs {needed} GiB or more, and {gpu} has {memory:g}",
+    "none fits": "a step needs about {needed} GiB, and {gpu} has {memory:g}",
     "none estimated": "there are no estimates for {gpus:list}",
     # The share of a job, an epoch or a step that takes most of its time.
     "share of start-up": "{share:.0%} of the job is start-up",
@@ -320,7 +320,7 @@ TEMPLATES = {
     "bar of setup": "░ setup",
     "bar unsure": "▒ rough guess",
     "fits yes": "fits ({needed} of {of:g} GiB)",
-    "fits perhaps": "may not fit ({needed} of {of:g} GiB or more)",
+    "fits perhaps": "may not fit ({needed} of {of:g} GiB)",
     "step bar": "one step on {device}, {step:time}:",
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
@@ -336,11 +336,19 @@ TEMPLATES = {
     "the GPU. {fix}",
     "stall of a mask": "{stall.file}:{stall.line} indexes with a mask in every step, so the CPU "
     "waits for the GPU. {fix}",
+    "slow line": "{share:.0%} of loading is {line}.",
     "read back": "Call it every 50 steps.",
     "keep size": "Its result's size is read back; `torch.where` keeps the size.",
     "make there": "Create the tensor on the GPU with `device=`.",
     "launching": "Launching kernels takes at least {share:.0%} of each step on the GPU: "
     "try a larger batch, `torch.compile` or CUDA graphs.",
+    "slow GPU": "A step should take about {it.expected_seconds:time} on this GPU and takes "
+    "{it.step_seconds:time}: {why}.",
+    "slow GPU: others": "other programs compute on it",
+    "slow GPU: clock": "it reduced its clock",
+    "slow GPU: host": "it mostly waits for the CPU",
+    "slow GPU: loading": "perhaps its steps include waits for data, which were not timed apart",
+    "slow GPU: not known": "a profiler would show why",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",

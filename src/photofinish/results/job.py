@@ -229,7 +229,6 @@ class Job:
 
     @property
     def scores(self) -> DeviceEvaluation | None:
-        """Scores of the trained model."""
         return self.trained.scores if self.trained else None
 
     @property

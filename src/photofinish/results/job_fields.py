@@ -65,7 +65,6 @@ def process_fields(
     load: tuple[LoadWindow, ...],
     measured_load: tuple[LoadWindow, ...],
 ) -> dict[str, Any]:
-    """Return the fields about the machine and its load."""
     return {
         "host": where.host,
         "host_name": where.host_name,
@@ -85,7 +84,6 @@ def process_fields(
 def step_fields(
     steps: StepMeasurements | None, loop_steps: LoopSteps | None = None
 ) -> dict[str, Any]:
-    """Return the fields about single steps."""
     steps = steps or StepMeasurements(parts=())
     return {
         "epoch_steps": steps.epoch_steps,
@@ -119,7 +117,8 @@ def loading_seconds(
     by_parts: EpochByParts | None,
 ) -> float | None:
     """Return the time to load an epoch's batches, or None if workers' loading was not timed."""
-    source, waited_seconds = experiment.input, by_parts.mean_waiting_seconds if by_parts else 0.0
+    source = experiment.input
+    waited_seconds = by_parts.mean_waiting_seconds if by_parts else 0.0
     if not (isinstance(source, LoaderInput) and source.workers):
         return waited_seconds
     loader = steps.loader if steps else None

@@ -158,7 +158,6 @@ class _EitherMeasured(RootModel[Annotated[Measured | NotMeasured, Field(discrimi
 
 
 def write_measured(folder: Path, measured: Measured | NotMeasured) -> None:
-    """Write the record of a folder `measured`."""
     records.write_record(folder / MEASURED, measured)
 
 

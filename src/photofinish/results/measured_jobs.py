@@ -50,7 +50,8 @@ def measured_job(
     parts_seconds = sum(part.seconds for part in measured.parts)
     timed_steps = script.steps if script else sum(part.steps for part in measured.parts)
     passes_seconds = epochs * (by_parts.seconds + validation_seconds)
-    settings, samples = job_settings(record) if record else None, _samples(measured, epoch_steps)
+    settings = job_settings(record) if record else None
+    samples = _samples(measured, epoch_steps)
     whole_steps = math.ceil(epoch_steps) if float(epochs).is_integer() else epoch_steps
     return Job(
         name=measured.job,
@@ -120,7 +121,8 @@ def job_of_script(
     `epoch_share` is what another run saw of an epoch's length, if this one did not.
     """
     assert measured.script
-    steps, length = float(measured.script.steps), next(iter(measured.script.lengths), None)
+    steps = float(measured.script.steps)
+    length = next(iter(measured.script.lengths), None)
     epoch_steps = measured.epoch_steps
     if epoch_steps:
         epoch_steps *= measured.script.epoch_share or epoch_share or 1.0

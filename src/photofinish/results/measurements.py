@@ -128,7 +128,7 @@ class StepAttribution(Record):
 
 
 class Operations(Record):
-    """Operations and saved tensors of one training step."""
+    """Operations and memory of one training step."""
 
     images: int
     """Batch size."""
@@ -144,26 +144,19 @@ class Operations(Record):
     """Number of time steps of recurrent layers, forward and backward, one after another."""
     passes: int = 1
     """Number of forward and backward passes. Each saves tensors and frees them."""
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    saved_activations: int
-    """Number of values that layers with weights save for a backward pass, each counted once."""
     saved_tensor_bytes: int
     """Bytes of all tensors saved for a backward pass, except parameters."""
-    batch_bytes: int
-    """Bytes copied to the device for each step."""
-    resident_bytes: int
-    """Bytes of the samples that stay on the device."""
+    peak_allocated_bytes: int | None = None
+    """Most memory on a GPU at once, or None in an older record."""
+    peak_reserved_bytes: int | None = None
+    """Most memory that PyTorch's allocator takes there for it."""
+    fixed_bytes: int | None = None
+    """Memory of weights, state and gradients, which is the same for another batch."""
     without_formula: tuple[str, ...] = ()
     """Operators and custom functions that take much of the CPU's step but can't be counted.
 
     If there are any, no time on an accelerator is estimated.
     """
-
-    def precision(self, setting: str) -> str:
-        """Return the products' precision: fp64 if they compute in double, else `setting`."""
-        return "fp64" if self.in_double else setting
 
 
 class TriedWorkers(Record):
@@ -177,13 +170,15 @@ class TriedWorkers(Record):
 
 
 class LoaderTimes(Record):
-    """Times of loading without steps, measured by measure/loader_times.py."""
+    """Times of loading without steps, by measure/loader_times.py, or a script's slow line alone."""
 
     whole_seconds: float = 0.0
     """Seconds for a batch in one process."""
     tried_workers: tuple[TriedWorkers, ...] = ()
     """Loading by 1, 2, 4, ... workers, by one for each core, and by the loader's own number."""
     tried_inputs: tuple[Tried, ...] = ()
+    slow_line: tuple[float, str] | None = None
+    """Largest share of loading at one line, and that line with the function that it calls."""
 
     def start_seconds_by(self, workers: int) -> float:
         """Return the time that this many workers take to start and end, or 0 if it is unknown."""

@@ -136,7 +136,6 @@ class TrainingTimes(Readings, Where):
 
     @property
     def planned_epochs(self) -> int:
-        """Number of epochs of the whole job."""
         return len(self.epochs) + self.epochs_left
 
     @property

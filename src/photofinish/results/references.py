@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
@@ -47,7 +46,6 @@ class Reference(Record):
     machine: Name
     """Name of the machine, and of its folder."""
     experiment: Name
-    recorded_at_unix_seconds: float
     photofinish_version: str
     training: records.TrainingRecord
     timings: RecordedTimes
@@ -55,10 +53,6 @@ class Reference(Record):
     history: tuple[EpochMetrics, ...]
     first_step: FirstStep | None
     """None if it was not measured."""
-
-    @property
-    def hardware(self) -> str:
-        return hardware(self.training.device, self.timings)
 
 
 def write_reference(folder: Path, reference: Reference) -> Path:
@@ -170,7 +164,6 @@ def reference_of(read: TrainedRecords, machine: str | None = None) -> Reference:
     return Reference(
         machine=machine or "-".join(words)[:64].rstrip("-"),
         experiment=read.experiment,
-        recorded_at_unix_seconds=time.time(),
         photofinish_version=package_version("photofinish") or "unknown",
         training=training.model_copy(update={"experiment": experiment, "custom_code": custom_code}),
         timings=RecordedTimes(

@@ -57,15 +57,6 @@ class SeedRun(Record):
     history: tuple[EpochMetrics, ...]
 
 
-class ClassScores(Record):
-    """Scores of one class on the test samples."""
-
-    precision: float
-    recall: float
-    f1: float
-    image_count: int
-
-
 class NetworkScores(Record):
     """Test scores of one network, computed on the CPU."""
 
@@ -115,7 +106,6 @@ class SeedScores(NetworkScores):
 class DeviceEvaluation(NetworkScores):
     """Test scores of the network that one device trained."""
 
-    classes: dict[str, ClassScores] = Field(default_factory=dict)
     confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()

@@ -19,7 +19,7 @@ from photofinish.results.job_fields import (
     step_fields,
 )
 from photofinish.results.measured import TrainedRecords, read_trained
-from photofinish.results.references import Reference
+from photofinish.results.references import Reference, hardware
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DEVICE_LABELS,
@@ -110,7 +110,7 @@ def with_references(pairs: Sequence[JobPair], references: Iterable[Reference]) -
     recorded = [
         (job_settings(reference.training), reference)
         for reference in references
-        if reference.hardware not in own_hardware
+        if hardware(reference.training.device, reference.timings) not in own_hardware
     ]
     with_jobs = []
     for pair in pairs:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from photofinish.config.precisions import PRECISIONS
-from photofinish.inside.lengths import TRAINER, unit_of
+from photofinish.inside.lengths import unit_of
 from photofinish.inside.optimizers import OFTEN, main_optimizer
 from photofinish.results.trained import FirstScriptSteps
 from photofinish.scripts.script_figures import Figures, figures_of_runs, merged, trainings
 
 _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items()}
-_FIELDS = "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks"
+_FIELDS = (
+    "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks", "slow_line",
+)  # fmt: skip
 """Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
@@ -52,10 +53,8 @@ class Length(NamedTuple):
     value: float
     by: str
     """Source of the length: `--epochs`, `the trainer`, or `EPOCHS in train.py:41`."""
-    innermost: str = ""
-    """Place of the innermost loop, if loops have it."""
     is_part: bool = False
-    """True if the training has it an unknown number of times, such as for each of some folds."""
+    """True if more follows, or if the training has it an unknown number of times, as for folds."""
     may_stop: bool = False
     """True if a condition in its loops may end it sooner."""
 
@@ -66,17 +65,6 @@ class Length(NamedTuple):
     @property
     def at_most(self) -> str:
         return "up to " if self.may_stop else ""
-
-
-def _sum(lengths: Sequence[Length]) -> Length | None:
-    """Return the length of trainings that follow each other, such as a head's and a fine-tuning."""
-    if not lengths or len({each.is_steps for each in lengths}) > 1:
-        return None
-    if any(each.is_part for each in lengths):
-        return None
-    by = " and ".join(dict.fromkeys(each.by for each in lengths))
-    value, may_stop = sum(each.value for each in lengths), any(each.may_stop for each in lengths)
-    return lengths[0]._replace(value=value, by=by, may_stop=may_stop)
 
 
 class WatchedScript:
@@ -117,7 +105,6 @@ class Process:
     def __init__(self) -> None:
         self._blocks: list[Any] = []
         self.steps: list[int] = []
-        self.lengths: list[Length] = []
         self.by_loops: dict[int, Length] = {}
         """Lengths by the Trainer or the loops around the first step of each optimizer."""
         self.on_command_line: list[Length] = []
@@ -133,6 +120,7 @@ class Process:
         """Values of the first step, to compare it on two devices."""
         self.recording_seconds = 0.0
         """Time that it took to record them."""
+        self.slow_line: list[Any] | None = None
         self.step_parts: dict[str, float] = {}
         """Time of parts of a step on the CPU."""
         self.named: int | None = None
@@ -179,8 +167,6 @@ class Process:
         elif kind == "loader":
             number = line.pop("loader")
             self.loaders[number] = Loader(**line)
-        elif kind == "length":
-            self.lengths.append(Length(**line))
         elif kind == "loops":
             self.by_loops[len(self.steps) - 1] = Length(**line)
         elif kind == "counts":
@@ -247,39 +233,28 @@ class Process:
         return next((block[1] for block in self._blocks if any(block[2])), None)
 
     @property
+    def in_source(self) -> Length | None:
+        """Length of the first training by its Trainer or loops, a part if others differ."""
+        lengths = [self.by_loops.get(main) for main in self._mains]
+        first = next(filter(None, lengths), None)
+        return first and first._replace(is_part=first.is_part or len({*lengths}) > 1)
+
+    @property
     def length(self) -> Length | None:
-        """Length of the whole job: of a Trainer, its loops, the command line, else argparse."""
-        mains = self._mains
-        each = [self.by_loops.get(main) for main in mains]
-        found = [*dict.fromkeys(length for length in each if length)]
-        loops = _sum(found) if None not in each else None
-        # An option with the length of a part, such as of each fold, is not the whole job's.
-        parts = {(length.is_steps, length.value) for length in found} if loops is None else set()
+        """Length of the whole job: of a Trainer, its loops, else the command line."""
+        loops = self.in_source
+        if loops and loops.is_part:
+            return None
+        # Some scripts begin with an `epoch`.
         options = sorted(
-            [
-                option
-                for option in [*self.on_command_line, *self.lengths]
-                if (option.is_steps, option.value) not in parts
-            ],
-            key=lambda option: (
-                option.name == "epoch",  # some scripts begin with this one
-                option not in self.on_command_line,
-                not option.is_steps,
-            ),
+            self.on_command_line, key=lambda option: (option.name == "epoch", not option.is_steps)
         )
-        taken = sum(self.steps[main] for main in mains)
+        taken = sum(self.steps[main] for main in self._mains)
         for length in [loops, *options]:
             # More steps show that something else repeats them.
             if length and not (length.is_steps and length.value + 1 < taken):
-                return self._with_other_option(length) if length is loops else length
+                return length
         return None
-
-    def _with_other_option(self, loops: Length) -> Length:
-        """Name an option of the command line that gives another length."""
-        for option in self.on_command_line if loops.by != TRAINER else ():
-            if option.is_steps == loops.is_steps and option.value != loops.value:
-                return loops._replace(by=f"{loops.by}, not the {option.value:,g} of {option.by}")
-        return loops
 
     def seconds_until_second_epoch(self, figures: Figures) -> float:
         """Return the time until the end of the first epoch and some steps of the second.

@@ -23,7 +23,7 @@ from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.results import TimedPart
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_jobs import in_epochs
-from photofinish.results.measurements import Operations
+from photofinish.results.measurements import LoaderTimes, Operations
 from photofinish.results.pass_times import made_here
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
@@ -61,7 +61,7 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
         return None
     if epoch_steps is None and length:
         return (
-            f"Couldn't find the steps of its {_epochs(length)}: no DataLoader has a length. "
+            f"Couldn't find the steps of its {_shown(length)}: no DataLoader has a length. "
             f"Give all before the command, as in `photofinish ask --steps 9000 python train.py`."
         )
     if length:
@@ -73,9 +73,10 @@ def missing_length(run: Watched, wanted: Length | None) -> str | None:
     )
 
 
-def _epochs(length: Length) -> str:
-    epochs = round(float(length.value), 2)
-    count = counted(int(epochs) if epochs.is_integer() else epochs, "epoch")
+def _shown(length: Length) -> str:
+    number = round(float(length.value), 2)
+    unit = "step" if length.is_steps else "epoch"
+    count = counted(int(number) if number.is_integer() else number, unit)
     return f"{length.at_most}{count} ({length.by})"
 
 
@@ -129,7 +130,7 @@ def own_length(job: WholeJob, run: Measured, first: Measured) -> tuple[float, fl
 
 
 def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
-    """Yield the whole job, or an epoch and an hour if its length is not known.
+    """Yield the whole job, or a known part of it and an hour if its length is not known.
 
     `runs` has a run for each device, the CPU's first. `wanted` is the length in the options of
     `photofinish ask`.
@@ -145,15 +146,15 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
     if ended and wanted is None:
         yield WholeJob("the whole run", *in_epochs(ended[0].steps, epoch_steps))
         return
-    length = whole_length(run, wanted)
-    if length and length.is_steps:
-        name = f"{length.at_most}{length.value:,.0f} steps ({length.by})"
-        yield WholeJob(name, *in_epochs(length.value, epoch_steps))
-        return
-    if length and epoch_steps:
-        yield WholeJob(_epochs(length), length.value, epoch_steps)
-        return
-    if epoch_steps:
+    whole, in_source = whole_length(run, wanted), process.in_source
+    length = whole or (in_source if in_source and in_source.is_part else None)
+    if length and (length.is_steps or epoch_steps):
+        steps = length.value if length.is_steps else length.value * (epoch_steps or 1.0)
+        name = _shown(length) if whole else f"a part of the job, {_shown(length)}"
+        yield WholeJob(name, *in_epochs(steps, epoch_steps))
+        if whole:
+            return
+    elif epoch_steps:
         yield WholeJob("an epoch", 1, epoch_steps)
     steps = SECONDS_AN_HOUR / (figures.step_seconds + figures.validation_step_seconds)
     name = "an hour of training here"
@@ -215,6 +216,7 @@ def measured_script(
         peak_reserved_bytes=process.peak_bytes["reserved_bytes"] or None,
         peak_host_memory_bytes=process.peak_bytes["host_bytes"],
         load=run.load,
+        loader=LoaderTimes(slow_line=(*process.slow_line,)) if process.slow_line else None,
         operations=operations,
         not_counted=None if operations else why_not,
     )
