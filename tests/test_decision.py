@@ -391,7 +391,7 @@ def test_the_reason_for_no_estimate_is_that_of_the_gpus_that_are_named(
     ("accuracies", "target", "depends", "action"),
     [
         ((0.5, 0.9, 0.9, 0.9, 0.9), None, False, "epochs: 2`, where validation accuracy peaked"),
-        ((0.5, 0.9, 0.9, 0.9, 0.9), 0.8, False, "epochs: 2`, where validation accuracy reached"),
+        ((0.5, 0.85, 0.86, 0.9, 0.95), 0.8, False, "epochs: 2`, where validation accuracy reached"),
         ((0.5, 0.9, 0.9, 0.9, 0.9), None, True, None),  # two epochs of it have other rates
         ((0.5, 0.5, 0.5, 0.5, 0.5), None, False, None),  # it never learned
         ((0.5, 0.6, 0.9, 0.9, 0.9), None, False, None),  # not long before
