@@ -229,6 +229,22 @@ def test_counting_a_step_leaves_the_trainer_as_it_was(trainer_of: MakeTrainer) -
     assert not trainer.state.optimizer.state
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "moves"),
+    [
+        ({"name": "adamw"}, 8),  # fused: weights, gradients and both averages, there and back
+        ({"name": "adamw", "foreach": True}, 21),
+        ({"name": "sgd", "foreach": True}, 3),
+        ({"name": "sgd"}, 4),
+    ],
+)
+def test_what_an_optimizer_reads_and_writes_is_counted(
+    trainer_of: MakeTrainer, optimizer: dict[str, Any], moves: int
+) -> None:
+    found = count_operations(trainer_of(optimizer=optimizer | {"lr": 0.1}))
+    assert found.optimizer_bytes / (4 * (64 * 8 + 8 + 8 * 3 + 3)) == pytest.approx(moves, abs=0.5)
+
+
 def test_a_batch_in_parts_computes_as_much_and_saves_the_tensors_of_a_part(
     trainer_of: MakeTrainer,
 ) -> None:

@@ -142,8 +142,8 @@ def estimated_device_seconds(
     factor = PRECISIONS[precision].times_the_arithmetic
     arithmetic_seconds = factor * operations.flops / (tflops * _TERA)
     saved_bytes = operations.passes * operations.saved_tensor_bytes
-    saved_seconds = saved_bytes / (accelerator.memory_gb_per_s * _GB)
-    seconds = arithmetic_seconds + TIMES_WHAT_IS_SAVED * saved_seconds
+    moved_bytes = TIMES_WHAT_IS_SAVED * saved_bytes + operations.optimizer_bytes
+    seconds = arithmetic_seconds + moved_bytes / (accelerator.memory_gb_per_s * _GB)
     if accelerator.kind == "cuda" and precision == "fp32":
         seconds += operations.convolutions * CONVOLUTION_SECONDS
     return seconds

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # documented under t
 
 from .fused import FusedCount, FusedOperators
 from .memory import Allocations, takes_all_at_once
+from .tensors import bytes_of
 from .timed_batches import is_loading
 from .without_formula import ProfiledStep, is_memory_bound
 
@@ -51,6 +52,8 @@ class StepCount(NamedTuple):
     convolutions: int
     time_steps: int
     saved_tensor_bytes: int
+    optimizer_bytes: int
+    """Bytes that an optimizer reads and writes, if it takes all weights at once on a GPU."""
     without_formula: tuple[str, ...]
     """Operators and custom functions without a formula that take much of the CPU's time."""
 
@@ -166,6 +169,7 @@ class OperatorCounts:
             operators.convolutions,
             operators.time_steps,
             sum(self._memory.saved.values()),
+            operators.optimizer_bytes,
             self._without_formula,
         )
 
@@ -178,7 +182,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._memory = memory
         self.products: Counter[str] = Counter()
         """FLOPs by the precision that they would have on an NVIDIA GPU."""
-        self.kernels = self.convolutions = self.time_steps = 0
+        self.kernels = self.convolutions = self.time_steps = self.optimizer_bytes = 0
         self.unknown: set[str] = set()
         self.custom_functions: set[str] = set()
         self.failure: Exception | None = None
@@ -239,6 +243,9 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if is_hidden or self.is_hidden:
             output = func(*args, **kwargs)
             self._memory.note(output, is_hidden=True)
+            if self.is_hidden:
+                written = args[0] if output is None else output
+                self.optimizer_bytes += bytes_of([args, kwargs, written])
             return output
         self._memory.note([args, kwargs], is_new=False)
         output = func(*args, **kwargs)

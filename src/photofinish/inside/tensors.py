@@ -30,6 +30,10 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
 
 
+def bytes_of(values: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in([*values]))
+
+
 def fingerprint_tensor(tensor: Tensor) -> tuple[float, ...]:
     """Return a tensor's norm, and its sums with random signs, in double precision on the CPU.
 

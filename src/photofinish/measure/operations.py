@@ -10,6 +10,7 @@ import torch
 from photofinish.config.pytorch_names import FUSED, may_be_fused
 from photofinish.inside.counting import Operators, count_step, kernels_of_optimizer
 from photofinish.inside.memory import Allocations, takes_all_at_once
+from photofinish.inside.tensors import bytes_of
 from photofinish.nested import samples_in
 from photofinish.results.measurements import Operations
 from photofinish.training.batches import Batch, bytes_of_a_sample, map_batch, split_batch
@@ -66,6 +67,9 @@ def count_operations(trainer: Trainer) -> Operations:
             kernels=passes * counts.kernels + kernels_of_optimizer(defaults, of_optimizer.kernels),
             convolutions=passes * counts.convolutions,
             time_steps=passes * counts.time_steps,
+            optimizer_bytes=2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
+            if fuses
+            else of_optimizer.optimizer_bytes,
         )
         fields = counts._asdict() | memory.fields()
         return Operations.model_validate(fields | {"images": size, "passes": passes})

@@ -146,6 +146,8 @@ class Operations(Record):
     """Number of forward and backward passes. Each saves tensors and frees them."""
     saved_tensor_bytes: int
     """Bytes of all tensors saved for a backward pass, except parameters."""
+    optimizer_bytes: int = 0
+    """Bytes that the optimizer reads and writes."""
     peak_allocated_bytes: int | None = None
     """Most memory on a GPU at once, or None in an older record."""
     peak_reserved_bytes: int | None = None
