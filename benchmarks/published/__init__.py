@@ -11,7 +11,8 @@ TF32 is on. Rows without an optimizer are forward and backward passes alone.
 launched by the host (`eager`) or captured in CUDA graphs. Each is the median of one training's
 steady steps, deterministic unless its job says otherwise. `unseen.csv` has steps of networks on
 which no constant was fitted, on an H200 (2026-11-27), counted as a user's are: on a CPU. The probe
-that took them is in git's history (commit 11197e9a, benchmarks/probe/unseen.py).
+that took them is in git's history (commit 11197e9a, benchmarks/probe/unseen.py). Steps of language
+models are published ones: the optimizer is Adam, and gpt2's README trains on an A100.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from photofinish.config.compare import Accelerator, accelerators
 from photofinish.results.measurements import Operations
 
 FOLDER = Path(__file__).parent
-COUNTS = "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes"
+COUNTS = (
+    "images", "flops", "kernels", "convolutions", "time_steps", "saved_tensor_bytes",
+    "optimizer_bytes",
+)  # fmt: skip
 _NOTHING = Operations(images=0, flops=0, kernels=0, saved_tensor_bytes=0)
 
 
@@ -72,8 +76,9 @@ class Measured(NamedTuple):
 
 def measured(name: str = "measured") -> list[Measured]:
     """Return the steps of measured.csv, or of unseen.csv."""
-    found, sheet = [], accelerators()[{"measured": "H100", "unseen": "H200"}[name]]
+    found = []
     for row in rows(f"{name}.csv"):
+        sheet = accelerators()[row.get("accelerator", "H100")]
         is_captured, seconds = row["steps"] == "graph", float(row["step_seconds"])
         step = sheet, row["job"], is_captured, row["precision"], _counted(row), seconds
         found.append(Measured(*step))

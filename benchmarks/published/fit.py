@@ -66,7 +66,7 @@ def main() -> None:
         f"captured: {kernel:.1f} µs a kernel, {convolution:.0f} a convolution, {time_step:.0f} a "
         f"time step; each network left out: {_within(errors_of_captured(captured))}"
     )
-    print("measured on an H100, and unseen on an H200: step / estimate, and its interval")
+    print("measured on an H100, and unseen: step / estimate, and its interval")
     for step, estimate in estimates_of([*measured(), *measured("unseen")]):
         low, expected, high = (seconds * 1e6 for seconds in estimate.spread)
         took, steps = step.step_seconds * 1e6, "graph" if step.is_captured else "eager"
