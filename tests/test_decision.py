@@ -81,7 +81,11 @@ def recorded(seconds: float, name: str = "T4", **changed: Any) -> Job:
 def test_one_measured_run_is_enough_for_a_clear_answer(cpu: float, gpu: float, answer: str) -> None:
     decision = decide(compared(lasting(cpu), lasting(gpu, "gpu")))
     worth = decision.worth
-    assert (decision.answer, worth.basis, decision.about) == (answer, "measured", "the GPU here")
+    assert (decision.answer, worth.basis, decision.worth.about) == (
+        answer,
+        "measured",
+        "the GPU here",
+    )
     assert worth.speedup == pytest.approx(cpu / gpu)
     assert worth.interval[0] < cpu / gpu < worth.interval[1]
 
@@ -111,7 +115,7 @@ def test_a_bound_leaves_open_if_a_long_job_saves_minutes(seconds: float, about: 
     """It loads for 95 % of its time, and its step was not counted."""
     each = (seconds - STARTUP_SECONDS) / 5
     job = make_job((each,) * 5, waiting_seconds=0.95 * each / 37.5, settings=LOADER)
-    assert decided(job).about == about
+    assert decided(job).worth.about == about
 
 
 @pytest.mark.parametrize(
@@ -131,7 +135,7 @@ def test_renting_is_worth_it_if_it_saves_minutes_after_its_start(
 ) -> None:
     pair = compared(counted(seconds), settings=T4.model_copy(update=settings))
     decision = decide(pair)
-    assert (decision.answer, decision.about) == (answer, "renting")
+    assert (decision.answer, decision.worth.about) == (answer, "renting")
     assert decision.action == action
     record = answer_of(verdict(pair, decision))
     for number in (record.cpu_seconds, record.gpu_seconds, record.speedup, record.saved_seconds):
@@ -142,19 +146,19 @@ def test_the_cheapest_gpu_of_the_best_answer_is_named_also_beside_a_record() -> 
     gpu, cpu = recorded(30.0, "H100"), counted(6000.0)
     both = Comparing(accelerators=("T4", "H100"))
     decision = decided(cpu, both, (gpu,))
-    assert (decision.answer, decision.gpu_name, decision.worth.basis) == (
+    assert (decision.answer, decision.worth.gpu_name, decision.worth.basis) == (
         "Probably yes", "T4", "estimated",
     )  # fmt: skip
     only = decided(cpu, Comparing(accelerators=("H100",)), (gpu,))
-    assert (only.gpu_name, only.worth.basis) == ("H100", "recorded")
+    assert (only.worth.gpu_name, only.worth.basis) == ("H100", "recorded")
     prices = Prices(accelerator_hour={"T4": 1000.0, "H100": 1.0})
     dear = both.model_copy(update={"prices": prices})
-    assert decided(cpu, dear).gpu_name == "H100"
+    assert decided(cpu, dear).worth.gpu_name == "H100"
     # Its start costs, too: of two quick GPUs the one with the lower price is cheaper.
     quick = counted(6000.0, STEP.model_copy(update={"flops": 10**10}))
     prices = Prices(accelerator_hour={"T4": 1.0, "H100": 1.1})
     started = both.model_copy(update={"prices": prices, "rental_minutes": 5.0})
-    assert decided(quick, started).gpu_name == "T4"
+    assert decided(quick, started).worth.gpu_name == "T4"
 
 
 def with_factors(gpus: list[Candidate], factors: dict[str, float]) -> tuple[Candidate, ...]:
@@ -184,9 +188,9 @@ def test_no_gpu_is_named_for_the_luck_of_its_estimate() -> None:
 def test_of_gpus_with_the_best_answer_one_is_named_that_has_it_by_its_data_sheet_too() -> None:
     """A lucky T4 is cheaper than an L4 and seems to save enough, but not by its data sheet."""
     pair = compared(counted(840.0))
-    assert decide(pair).gpu_name != "T4"
+    assert decide(pair).worth.gpu_name != "T4"
     decision = decide(replace(pair, candidates=with_factors([*pair.candidates], {"T4": 0.4})))
-    assert (decision.answer, decision.gpu_name) == ("Probably yes", "L4")
+    assert (decision.answer, decision.worth.gpu_name) == ("Probably yes", "L4")
 
 
 def test_a_quiet_record_counts_before_one_of_a_busy_machine() -> None:
@@ -227,7 +231,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine() -> None:
     not_estimated = compared(counted(560.0, unknown), settings=T4)
     *others, last = decide_all([*sweep, not_estimated])
     assert {each.answer for each in others} == {"Probably yes"}
-    assert last.gpu_name is None
+    assert last.worth.gpu_name is None
 
 
 def test_experiments_that_differ_in_two_settings_are_a_grid() -> None:
@@ -306,7 +310,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     record = answer_of(answer)
     text = "\n".join([*texts, all_jobs([job]).description, record.model_dump_json()])
     assert not re.search(r"\brent(ed|ing)?\b|\b0 s of|\b0 s are|minimum 0|0\.00 USD", text)
-    assert (record.about, record.action.accelerator) == ("using", None)
+    assert (record.worth.about, record.action.accelerator) == ("using", None)
     starts = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?(?:setup|start)\b", text)
     assert set(starts) == ({start} if start else set())
     if not start:
@@ -343,8 +347,11 @@ def test_of_all_gpus_one_that_can_be_rented_decides_and_of_some_also_the_users_o
         decided(counted(3600.0), Terms(names).applied_to(Comparing()))
         for names in ("all", "RTX-3060,T4")
     )
-    assert (every.about, every.answer) == ("renting", "Probably yes")
-    assert (two.about, two.gpu_name) == ("using", "RTX-3060")  # which costs nothing more
+    assert (every.worth.about, every.answer) == ("renting", "Probably yes")
+    assert (two.worth.about, two.worth.gpu_name) == (
+        "using",
+        "RTX-3060",
+    )  # which costs nothing more
 
 
 @pytest.mark.parametrize("worth_saving", [5.0, 30.0, 600.0])

@@ -154,5 +154,5 @@ def test_each_job_has_its_answer_on_a_machine_of_any_speed(
         pairs = paired(results, shipped().comparing, references)
         assert [len(pair.references) for pair in pairs] == counts
         for (name, answer), found in zip(ANSWERS.items(), decide_all(pairs), strict=True):
-            own = found.answer, found.about, found.worth.reason
+            own = found.answer, found.worth.about, found.worth.reason
             assert own[: len(answer)] == answer, name

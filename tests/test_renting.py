@@ -121,7 +121,7 @@ def test_the_gpu_of_the_answer_is_in_the_table_below_it() -> None:
     names, listed = tuple(accelerators()), Prices(accelerator_hour=prices)
     settings = Comparing(accelerators=names, prices=listed)
     pair = compared(on_cpu(seconds=3600.0), settings=settings)
-    assert decide(pair).gpu_name == "T4"
+    assert decide(pair).worth.gpu_name == "T4"
     gpus = [line.split()[0] for line in bars(record_of(pair))[1:-1]]
     assert gpus[0] == "T4"
     assert len(gpus) == len(set(gpus)) == 4  # the answer's, and the fastest
@@ -155,7 +155,7 @@ def test_no_is_for_what_is_allocated_and_yes_has_room_to_spare(
     pair = compared(on_cpu(STEP.model_copy(update=peaks), seconds=3600.0), settings=T4)
     (offer,) = pair.renting.options  # of 16 GiB
     assert offer.fits == fits
-    assert (decide(pair).gpu_name == "T4") == (fits != "no")
+    assert (decide(pair).worth.gpu_name == "T4") == (fits != "no")
 
 
 def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:

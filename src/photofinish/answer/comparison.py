@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from photofinish.answer.bounds import SpeedupBounds, speedup_bounds
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.estimated_job import SlowGpu, slow_gpu
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
 from photofinish.answer.prices import ResourceUse, resource_use
 from photofinish.answer.renting import RentalComparison, renting
 from photofinish.answer.seeds import OverSeeds, over_seeds
+from photofinish.answer.slow_gpu import SlowGpu, slow_gpu
 from photofinish.answer.speedups import (
     BreakEvenEpochs,
     Kind,
@@ -112,7 +112,7 @@ def compare(
         elsewhere=tuple(elsewhere),
         time_here=time_by_load(cpu),
         slow_kernels=slow_kernels(cpu),
-        slow_gpu=slow_gpu(cpu, gpu) if gpu else None,
+        slow_gpu=slow_gpu(cpu, gpu, steps["cpu"]) if gpu else None,
         bounds=bounds,
         speedups=speedups(cpu, gpu) if gpu else {},
         break_even=break_even(cpu, gpu) if gpu and cpu.has_steps and gpu.has_steps else None,

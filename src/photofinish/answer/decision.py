@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from photofinish.answer.candidates import About, Answer, Runs, Worth
+from photofinish.answer.candidates import Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean
@@ -73,16 +73,8 @@ class Decision:
     action: Action
 
     @property
-    def about(self) -> About:
-        return self.worth.about
-
-    @property
     def answer(self) -> Answer:
         return self.worth.answer
-
-    @property
-    def gpu_name(self) -> str | None:
-        return self.worth.gpu_name
 
 
 def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> list[Decision]:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimates import (
@@ -21,7 +20,6 @@ from photofinish.answer.estimates import (
     with_batch,
 )
 from photofinish.answer.prices import cheapest_machine
-from photofinish.answer.step_costs import HIDDEN_SHARE
 from photofinish.answer.uncertainty import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, accelerators
 from photofinish.machine.host import allowed_cores
@@ -35,10 +33,6 @@ _OTHER_CPU = 1.5
 
 If it is too small, intervals miss slow CPUs.
 """
-
-_MOSTLY_IDLE = 0.5
-"""Share of steps at whose end a GPU is idle, by hand, from which its host is too slow for it."""
-SlowGpuCause = Literal["others", "clock", "host", "loading", "not known"]
 
 
 @dataclass(frozen=True)
@@ -207,58 +201,16 @@ def measured_over_estimated(run: Job, operations: Operations, measured: Sequence
     Errors of two accelerators correlate weakly (0.18 in 714 pairs), so the square root of the
     ratio predicts best.
     """
+    by_name = {sheet.full_name: sheet for sheet in accelerators().values()}
     for job in measured:
-        step = _estimate_of_own(run, operations, job)
-        if step and not job.busy and _knows_waits(job):
+        accelerator = by_name.get(job.device_name)
+        knows_waits = job.steady_state or (job.by_parts and job.by_parts.waiting_seconds)
+        is_fit = job.device_count == 1 and not job.busy and knows_waits
+        if not accelerator or not is_fit:
+            continue
+        if step := _estimate_step(run, run.settings, operations, accelerator):
             return math.sqrt(job.median_step_seconds / step.seconds)
     return 1.0
-
-
-def _estimate_of_own(run: Job, operations: Operations, job: Job) -> StepEstimate | None:
-    """Return the estimate of a step on the GPU that took it."""
-    by_name = {sheet.full_name: sheet for sheet in accelerators().values()}
-    sheet = by_name.get(job.device_name) if job.device_count == 1 else None
-    return _estimate_step(run, run.settings, operations, sheet) if sheet else None
-
-
-def _knows_waits(job: Job) -> bool:
-    return bool(job.steady_state or (job.by_parts and job.by_parts.waiting_seconds))
-
-
-@dataclass(frozen=True)
-class SlowGpu:
-    """Step that takes longer on a GPU than its data sheet lets expect."""
-
-    step_seconds: float
-    expected_seconds: float
-    cause: SlowGpuCause
-    """Likely cause."""
-
-
-def slow_gpu(cpu: Job, gpu: Job) -> SlowGpu | None:
-    """Return how slow a step is on a GPU, or None if the estimate may be off by as much."""
-    operations = gpu.operations or cpu.operations
-    step = _estimate_of_own(cpu, operations, gpu) if operations else None
-    if step is None or gpu.is_bound or gpu.median_step_seconds <= step.spread[2]:
-        return None
-    cause: SlowGpuCause = "not known"
-    windows = [*gpu.load, *gpu.measured_load]
-    if any(window.gpu_others for window in windows):
-        cause = "others"
-    elif any(window.gpu_slowdowns for window in windows):
-        cause = "clock"
-    elif _waits_for_host(gpu):
-        cause = "host"
-    elif not _knows_waits(gpu):
-        cause = "loading"
-    return SlowGpu(gpu.median_step_seconds, step.seconds, cause)
-
-
-def _waits_for_host(job: Job) -> bool:
-    """Return True if the host launches a step's kernels as slowly as the GPU works."""
-    if job.attribution and job.attribution.launch_seconds:
-        return min(job.attribution.launch_seconds) >= HIDDEN_SHARE * min(job.step_seconds)
-    return job.script is not None and job.script.idle_share >= _MOSTLY_IDLE
 
 
 def _loading_factor(run: Job, name: str) -> float:

@@ -1,6 +1,6 @@
 """Answers with their evidence, tables and figures: the only input of every output.
 
-An output imports only this module of `answer`. Each value is computed once, here.
+An output imports only this module of `answer`. What a job itself doesn't hold is computed here.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
 from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis
-from photofinish.answer.estimated_job import SlowGpu
-from photofinish.answer.estimates import LAUNCH_SECONDS
 from photofinish.answer.fair_cpu import SlowKernels
 from photofinish.answer.job_figures import figures_of, metric_texts
 from photofinish.answer.parity import Layer, Parity
@@ -32,6 +30,7 @@ from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.same_model import SameModel, same_model
 from photofinish.answer.seeds import OverSeeds, ScoreDifference, Spread
+from photofinish.answer.slow_gpu import MOST_OF_IT, SlowGpu, launching_share
 from photofinish.answer.speedups import BreakEvenEpochs, Kind, Speedup, epoch_speedup
 from photofinish.answer.step_costs import PARTS, EpochStep
 from photofinish.answer.uncertainty import Interval
@@ -46,8 +45,6 @@ __all__ = [
     "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
     "Speedup", "Spread", "Worth", "cost_of", "metric_texts",
 ]  # fmt: skip
-MOST_OF_IT = 0.5
-"""Share from which a GPU mostly waits, or launches: more than all else. It changes no answer."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +191,7 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
         why_no_gpu=pair.why_no_gpu,
         steps=pair.steps,
         causes={run.device: known_causes(run, pair.diagnoses[run.device]) for run in pair.trained},
-        launching_share=_launching_share(pair.gpu) if pair.gpu else 0.0,
+        launching_share=launching_share(pair.gpu) if pair.gpu else 0.0,
         figures={device: figures_of(pair, decision, device) for device in DEVICE_LABELS},
         speedups=pair.speedups,
         break_even=pair.break_even,
@@ -225,13 +222,6 @@ def known_causes(run: Job, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, .
         replace(cause, remedies=tuple(_of_job(remedy, run) for remedy in cause.remedies))
         for cause in diagnoses
     )
-
-
-def _launching_share(gpu: Job) -> float:
-    script, operations = gpu.script, gpu.operations
-    if not script or script.idle_share < MOST_OF_IT or not operations:
-        return 0.0  # the GPU's work hides it
-    return min(1.0, operations.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
 
 
 def _recorded(pair: Comparison, job: Job) -> RecordedRun:

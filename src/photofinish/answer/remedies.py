@@ -137,9 +137,14 @@ def _gain_of_input(
     own_seconds = own_share * starts.get(settings.workers or 0, 0.0) / epoch_steps
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
+    # Both starts are one and the same, or were timed once each.
+    starts_off = UncertainTime(1.0, ONCE, ONCE).interval
+    is_same = own_seconds == new_seconds
     low, high = (
-        (step_seconds + own_seconds * other) / (step_seconds / end + new_seconds / other)
-        for end, other in zip(speedup, UncertainTime(1.0, ONCE, ONCE).interval, strict=True)
+        (step_seconds + own_seconds * off) / (step_seconds / end + new_seconds * new_off)
+        for end, off, new_off in zip(
+            speedup, starts_off, starts_off if is_same else starts_off[::-1], strict=True
+        )
     )
     return Gain(low, high)
 

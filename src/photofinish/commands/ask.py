@@ -145,7 +145,10 @@ def print_answers(
     texts.append(seen_line(last.cpu, watched))
     ranks = [run.process.ranks if run.process else 1 for run in runs]
     if max(ranks, default=1) > 1:
-        texts.append(say("trained together", ranks=ranks[0], gpus=sum(ranks[1:])))
+        estimates = say("of all batches") if last.worth.basis == "estimated" else ""
+        texts.append(
+            say("trained together", ranks=ranks[0], gpus=sum(ranks[1:]), estimates=estimates)
+        )
     jobs = [answer.record for answer in answers]
     print_answer("\n".join([*texts, *legend(jobs, texts, is_asked=True)]))
 

@@ -325,8 +325,9 @@ TEMPLATES = {
     "watched": "Watched {count}.",
     "watched none": "No step finished on the CPU.",
     "unseen": "Not counted, as not seen: {what:commas}.",
-    "trained together": "Times are of all processes: {ranks} on the CPU[, {gpus} with a GPU each]. "
-    "Estimates are of one GPU with the batches of all.",
+    "trained together": "Times are of all processes: {ranks} on the CPU[, {gpus:n GPU}]."
+    "[ {estimates}]",
+    "of all batches": "Estimates are of one GPU with the batches of all.",
     "mapped": "{script.cuda_at} asks for a GPU without checking: in this run, cuda meant the CPU.",
     "unseen validation": "validation",
     "unseen stop": "early stopping",
@@ -342,13 +343,13 @@ TEMPLATES = {
     "make there": "Create the tensor on the GPU with `device=`.",
     "launching": "Launching kernels takes at least {share:.0%} of each step on the GPU: "
     "try a larger batch, `torch.compile` or CUDA graphs.",
-    "slow GPU": "A step should take about {it.expected_seconds:time} on this GPU and takes "
-    "{it.step_seconds:time}: {why}.",
-    "slow GPU: others": "other programs compute on it",
+    "slow GPU": "By its data sheet, a step would take about {it.expected_seconds:time} on this GPU, "
+    "and it takes {it.step_seconds:time}: {why}.",
+    "slow GPU: others": "other programs are on it",
     "slow GPU: clock": "it reduced its clock",
     "slow GPU: host": "it mostly waits for the CPU",
-    "slow GPU: loading": "perhaps its steps include waits for data, which were not timed apart",
-    "slow GPU: not known": "a profiler would show why",
+    "slow GPU: loading": "perhaps with waits for data, which were not timed apart",
+    "slow GPU: not known": "perhaps by copies to it, as `torch.profiler` would show",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",
