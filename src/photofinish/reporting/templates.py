@@ -343,8 +343,8 @@ TEMPLATES = {
     "make there": "Create the tensor on the GPU with `device=`.",
     "launching": "Launching kernels takes at least {share:.0%} of each step on the GPU: "
     "try a larger batch, `torch.compile` or CUDA graphs.",
-    "slow GPU": "By its data sheet, a step would take about {it.expected_seconds:time} on this GPU, "
-    "and it takes {it.step_seconds:time}: {why}.",
+    "slow GPU": "By its data sheet, a step would take about {it.expected_seconds:time} on this "
+    "GPU, and it takes {it.step_seconds:time}: {why}.",
     "slow GPU: others": "other programs are on it",
     "slow GPU: clock": "it reduced its clock",
     "slow GPU: host": "it mostly waits for the CPU",
