@@ -310,7 +310,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
     record = answer_of(answer)
     text = "\n".join([*texts, all_jobs([job]).description, record.model_dump_json()])
     assert not re.search(r"\brent(ed|ing)?\b|\b0 s of|\b0 s are|minimum 0|0\.00 USD", text)
-    assert (record.worth.about, record.action.accelerator) == ("using", None)
+    assert (record.about, record.action.accelerator) == ("using", None)
     starts = re.findall(r"([\d.]+ \w+) (?:of|to) (?:its )?(?:setup|start)\b", text)
     assert set(starts) == ({start} if start else set())
     if not start:

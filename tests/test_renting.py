@@ -146,7 +146,7 @@ def test_why_there_are_no_estimates_is_said_once(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("allocated", "reserved", "fits"),
-    [(1, 1, "yes"), (9, 12, "yes"), (12, 14, "perhaps"), (15, 16, "no")],
+    [(1, 1, "yes"), (9, 12, "yes"), (12, 14, "perhaps"), (16, 17, "no")],
 )
 def test_no_is_for_what_is_allocated_and_yes_has_room_to_spare(
     allocated: int, reserved: int, fits: str

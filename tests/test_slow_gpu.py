@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planted_jobs import SCRIPT, compared, make_job
+from planted_jobs import compared, make_job
 from result_files import QUIET, STEP, made_up_attribution
 
 from photofinish.answer.comparison import Comparison
@@ -53,7 +53,6 @@ def test_a_slow_step_is_named_with_its_likely_cause(changed: dict[str, Any], why
     assert why in line
 
 
-def test_what_has_no_sheet_several_gpus_or_a_step_with_unknown_parts_is_not_judged() -> None:
+def test_gpus_without_a_data_sheet_and_several_gpus_are_not_judged() -> None:
     assert not lines_of(on_a_t4(1.5, device_name="Some GPU"))
     assert not lines_of(on_a_t4(1.5, device_count=2))
-    assert not lines_of(on_a_t4(1.5, script=SCRIPT))

@@ -137,14 +137,12 @@ def _gain_of_input(
     own_seconds = own_share * starts.get(settings.workers or 0, 0.0) / epoch_steps
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
-    # Both starts are one and the same, or were timed once each.
-    starts_off = UncertainTime(1.0, ONCE, ONCE).interval
-    is_same = own_seconds == new_seconds
+    least, most = UncertainTime(1.0, ONCE, ONCE).interval
+    # Equal starts are one and the same, which is in both times.
+    own_ends = (most, least) if own_seconds == new_seconds else (least, most)
     low, high = (
-        (step_seconds + own_seconds * off) / (step_seconds / end + new_seconds * new_off)
-        for end, off, new_off in zip(
-            speedup, starts_off, starts_off if is_same else starts_off[::-1], strict=True
-        )
+        (step_seconds + own_seconds * own_off) / (step_seconds / end + new_seconds * new_off)
+        for end, own_off, new_off in zip(speedup, own_ends, (most, least), strict=True)
     )
     return Gain(low, high)
 
