@@ -186,11 +186,7 @@ class NamedLoader:
     def __next__(self) -> Any:
         if self._own_pass is None:
             self._own_pass = iter(self)
-        try:
-            return next(self._own_pass)
-        except StopIteration:
-            self._own_pass = None
-            raise
+        return next(self._own_pass)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
