@@ -195,7 +195,7 @@ class Recorder:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        batches = sum(self._loaders.batches.values()) + self.batches
+        batches = self._loaders.batches + self.batches
         return {"batches": batches, "forward_passes": self._forward_passes, "at": self._seen_at}
 
     def watch_forward(self) -> None:
@@ -314,7 +314,7 @@ class Recorder:
                     time.process_time() - self._began_cpu_seconds,
                 ]
             )
-            self._loaders.add(self.loader, self.batches)
+            self._loaders.add(self.batches)
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
             self._main = main_optimizer(self._all_steps, self._optimizers.numbers.get(NAMED))

@@ -70,7 +70,11 @@ def nodes_between(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> Iterat
         yield node
 
 
-def costly(profile: Any, operators: Iterable[str], functions: Iterable[str]) -> tuple[str, ...]:
+def costly(
+    profile: Any,
+    operators: Iterable[str],
+    functions: Iterable[str],
+) -> tuple[str, ...]:
     """Return the names that take most of a profile, if together they take more than MOST_SHARE.
 
     Operators that a custom function calls count separately.

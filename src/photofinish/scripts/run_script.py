@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +150,14 @@ def run_recorded(
     asked = trained.failure if trained and not trained.taken_steps else None
     if kind == "cpu" and not cuda_at and asked and not asked.is_own_check:
         print(_AGAIN.format(asked.at), file=sys.stderr)
-        again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: asked.at})
-        return again(shows_output=shows_output, takes_input=takes_input)
+        return run_recorded(
+            command,
+            kind,
+            until,
+            {**variables, MAPS_CUDA: asked.at},
+            shows_output=shows_output,
+            takes_input=takes_input,
+        )
     text = command if isinstance(command, str) else shlex.join(command)
     if trained:
         trained.on_command_line += [Length(*found) for found in lengths_in_command([text])]

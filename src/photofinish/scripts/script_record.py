@@ -165,7 +165,9 @@ def measured_script(
     name: str, run: Watched, kind: str, host: CpuTarget | GpuTarget, given: Given | None = None
 ) -> Measured:
     """Return the record of a run. If no step was seen, it has one part, which is the run."""
-    process, figures, given = run.process or Process(), run.figures, given or Given()
+    process = run.process or Process()
+    figures = run.figures
+    given = given or Given()
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
     counts, loader = process.counts, figures.loader if figures else None
@@ -257,7 +259,12 @@ def _beside(file: str) -> str:
 
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
     if figures is None and run.least_step_seconds is not None:
-        part = TimedPart(seconds=run.least_step_seconds, steps=1.0, epoch=0, holds="steps")
+        part = TimedPart(
+            seconds=run.least_step_seconds,
+            steps=1.0,
+            epoch=0,
+            holds="steps",
+        )
         return {"startup_seconds": 0.0, "parts": (part,)}
     if figures is None:
         seconds = run.ended_at - run.began_at
