@@ -160,12 +160,8 @@ class Allocations:
         self._weights |= self.hold(weight)
         self.hold(weight.grad)
 
-    def fields(self, gradients: Iterable[Tensor | None] = ()) -> dict[str, int]:
-        """Return the step's peaks as fields of `Operations`, and what it takes without a batch."""
-        for gradient in tensors_in([*gradients]) if self.is_cast else ():
-            for number in self.note(gradient):
-                self._sizes[number] = gradient.nbytes
-            self.hold(size=gradient.nbytes // 2)  # the weight in 16 bits
+    def replayed(self) -> CachingAllocator:
+        """Return an allocator after what it does for this step on a GPU."""
         allocator = CachingAllocator()
         blocks: dict[int, tuple[bool, int, int]] = {}
         for number in (*self._before, *self._events):
@@ -173,6 +169,15 @@ class Allocations:
                 blocks[number] = allocator.allocate(self._sizes[number])
             else:
                 allocator.free(*blocks.pop(~number))
+        return allocator
+
+    def fields(self, gradients: Iterable[Tensor | None] = ()) -> dict[str, int]:
+        """Return the step's peaks as fields of `Operations`, and what it takes without a batch."""
+        for gradient in tensors_in([*gradients]) if self.is_cast else ():
+            for number in self.note(gradient):
+                self._sizes[number] = gradient.nbytes
+            self.hold(size=gradient.nbytes // 2)  # the weight in 16 bits
+        allocator = self.replayed()
         return {
             "fixed_bytes": sum(self._sizes[number] for number in self._fixed),
             "peak_allocated_bytes": allocator.peak_allocated_bytes,
