@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from benchmarks.probe.findings import ROOT, here
 from benchmarks.systems.images import images_of
 from benchmarks.systems.jobs import SYSTEMS
 from benchmarks.systems.measure import measure
-from benchmarks.systems.shared_batch import step_seconds
 from photofinish.training.torch_device import CPU
 
 SHARED = "cifar10-resnet18"
@@ -51,9 +49,6 @@ def run_system(system: str, args: argparse.Namespace) -> None:
         several = torch.accelerator.device_count()
         why = f"needs several GPUs, and there are {several} here"
         _write(args.out, _not_run(system, "data_parallel and ddp on GPUs", "gpu", why))
-        if devices == [CPU]:
-            shares = {f"a step, {count} processes (gloo)": step_seconds(count) for count in (1, 2)}
-            _write(args.out, {"system": system, "job": "shared batch", "device": "cpu", **shares})
 
 
 def _not_run(system: str, job: str, device: str, why: str) -> dict[str, Any]:
@@ -87,7 +82,12 @@ def table(lines: list[dict[str, Any]], machine: dict[str, str]) -> str:
         rows.append(f"| {' | '.join([*cells, ' / '.join(whole), accuracy])} |")
     devices = dict.fromkeys(line["device_name"] for line in by_device.values())
     facts = [f"{name} {value}" for name, value in machine.items()]
-    notes = [*_notes(lines), f"Devices: {', '.join(devices)}. {', '.join(facts)}."]
+    notes = [
+        f"* Not run: {line['job']} of {line['system']} on {line['device']}: {line['not_run']}"
+        for line in lines
+        if "not_run" in line
+    ]
+    notes.append(f"Devices: {', '.join(devices)}. {', '.join(facts)}.")
     return "\n".join([*rows, "", *notes, ""])
 
 
@@ -100,15 +100,6 @@ def _epoch(line: dict[str, Any] | None) -> str:
         f"{line['epoch_seconds']:.3g} s ({line['lowest_seconds']:.3g} to "
         f"{line['highest_seconds']:.3g}), {line['epochs']} epochs"
     )
-
-
-def _notes(lines: list[dict[str, Any]]) -> Iterator[str]:
-    for line in lines:
-        if why := line.get("not_run"):
-            yield f"* Not run: {line['job']} of {line['system']} on {line['device']}: {why}"
-        elif line["job"] == "shared batch":
-            steps = [f"{key}: {value:.3g} s" for key, value in line.items() if "step" in key]
-            yield f"* {line['system']}, a batch of 256 on the CPU: {'; '.join(steps)}"
 
 
 def _start(system: str, args: argparse.Namespace) -> None:

@@ -8,27 +8,23 @@ Each saved storage counts once. The memory of the whole step is memory.py's.
 
 from __future__ import annotations
 
-import functools
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
 from .fused import FusedCount, FusedOperators
 from .memory import Allocations, takes_all_at_once
 from .tensors import bytes_of
 from .timed_batches import is_loading
-from .without_formula import ProfiledStep, is_memory_bound
-
-if TYPE_CHECKING:
-    from typing import Self
+from .without_formula import costly, is_memory_bound
 
 _FUSED_KERNELS, _FOREACH_KERNELS = 2, 15
 """Kernels of an optimizer's step over all weights at once, by counts on an H100 and of AdamW."""
@@ -74,8 +70,9 @@ def count_step(
     memory = memory or Allocations()
     for weight in network.parameters():
         memory.add_weight(weight)
+    operators = Operators(memory)
     hooks = saved_tensors_hooks(memory.save, lambda tensor: tensor)
-    with OperatorCounts(memory) as operators, hooks:
+    with operators, FusedOperators(operators), hooks:
         _step(loss)
     if operators.needs_profile:
         with operators.profiled():
@@ -89,93 +86,11 @@ def _step(loss: Callable[[], Tensor]) -> None:
         computed.backward()  # type: ignore[no-untyped-call]
 
 
-class OperatorCounts:
-    """Counter of the operators that run in its block, and of the memory that they use.
+class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counter of computing operators, each about one kernel, and of their FLOPs and memory.
 
     If some operators have no formula, profile another step to see what they cost (`needs_profile`).
     """
-
-    def __init__(self, memory: Allocations) -> None:
-        self._memory, self._operators, self._stack = memory, Operators(memory), ExitStack()
-        self._without_formula: tuple[str, ...] = ()
-        self._kernels_before = 0
-
-    def __enter__(self) -> Self:
-        self._stack.enter_context(self._operators)
-        self._stack.enter_context(FusedOperators(self._operators))
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    @property
-    def needs_profile(self) -> bool:
-        """Return True if an operator or a custom function without a formula may have run."""
-        return bool(self._operators.unknown or self._operators.custom_functions)
-
-    @contextmanager
-    def profiled(self) -> Iterator[None]:
-        """Profile a step that runs in the block, to see what operators without a formula cost."""
-        with ProfiledStep() as step:
-            yield
-        operators = self._operators
-        self._without_formula = step.costly(operators.unknown, operators.custom_functions)
-
-    def apart_from_optimizer(self, given: Any) -> Any:
-        """Return an argument of an optimizer, which does not count the kernels of a closure."""
-        if not callable(given):
-            return given
-
-        @functools.wraps(given)
-        def call(*arguments: Any, **named: Any) -> Any:
-            operators = self._operators
-            began_with, is_hidden = operators.kernels, operators.is_hidden
-            operators.is_hidden = False
-            result = given(*arguments, **named)
-            operators.is_hidden = is_hidden
-            self._kernels_before += operators.kernels - began_with
-            return result
-
-        return call
-
-    def optimizer_stepped(self, optimizer: Optimizer) -> None:
-        """Count the optimizer's step as an accelerator takes it."""
-        before, operators = self._kernels_before, self._operators
-        counted = operators.kernels - before
-        operators.kernels = before + kernels_of_optimizer(optimizer.defaults, counted)
-        operators.is_hidden = False
-        self._memory.optimizer_stepped(optimizer, optimizer.defaults)
-
-    @property
-    def precision(self) -> str:
-        """Fastest precision of at least a tenth of the operations, or fp32 without products.
-
-        The fastest, so that bounds computed from its rate are valid.
-        """
-        products = self._operators.products
-        least = max(1.0, _LEAST_SHARE * sum(products.values()))
-        return next((name for name in _FASTEST_FIRST if products[name] >= least), "fp32")
-
-    @property
-    def counts(self) -> StepCount:
-        """Return the counts, after the step has ended. Raise what kept it from being counted."""
-        operators = self._operators
-        if operators.failure:
-            raise operators.failure
-        return StepCount(
-            self.precision == "fp64",
-            sum(operators.products.values()),
-            operators.kernels,
-            operators.convolutions,
-            operators.time_steps,
-            sum(self._memory.saved.values()),
-            operators.optimizer_bytes,
-            self._without_formula,
-        )
-
-
-class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counter of computing operators, each about one kernel, and of their FLOPs."""
 
     def __init__(self, memory: Allocations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -185,6 +100,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kernels = self.convolutions = self.time_steps = self.optimizer_bytes = 0
         self.unknown: set[str] = set()
         self.custom_functions: set[str] = set()
+        self._without_formula: tuple[str, ...] = ()
         self.failure: Exception | None = None
         """Error of a formula or of what the script forbids, for which there are no counts."""
         self.is_paused = False
@@ -206,9 +122,49 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             aten.baddbmm: lambda _bias, *factors, **_: _product(*factors),
         }
 
+    @property
+    def needs_profile(self) -> bool:
+        """Return True if an operator or a custom function without a formula may have run."""
+        return bool(self.unknown or self.custom_functions)
+
+    @contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Profile a step that runs in the block, to see what operators without a formula cost."""
+        # Without a GPU, Kineto would report its start as an error.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+            yield
+        self._without_formula = costly(profile, self.unknown, self.custom_functions)
+
+    @property
+    def precision(self) -> str:
+        """Fastest precision of at least a tenth of the operations, or fp32 without products.
+
+        The fastest, so that bounds computed from its rate are valid.
+        """
+        least = max(1.0, _LEAST_SHARE * sum(self.products.values()))
+        return next((name for name in _FASTEST_FIRST if self.products[name] >= least), "fp32")
+
+    @property
+    def counts(self) -> StepCount:
+        """Return the counts, after the step has ended. Raise what kept it from being counted."""
+        if self.failure:
+            raise self.failure
+        return StepCount(
+            self.precision == "fp64",
+            sum(self.products.values()),
+            self.kernels,
+            self.convolutions,
+            self.time_steps,
+            sum(self._memory.saved.values()),
+            self.optimizer_bytes,
+            self._without_formula,
+        )
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_loading():
+        if is_loading() or func.namespace == "profiler":  # which marks an optimizer's calls
             return func(*args, **kwargs)
         if self.is_paused:
             self._adds_up = True
@@ -256,8 +212,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def add_fused(self, count: FusedCount, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Add a recurrent layer or attention, and return what it keeps for its backward pass."""
         precision = _precision(outputs[0], "rnn" if count.time_steps else "matmul")
-        self.products[precision] += count.forward_flops + count.backward_flops
-        self.kernels += count.forward_kernels + count.backward_kernels
+        self.products[precision] += count.flops
+        self.kernels += count.kernels
         self.time_steps += count.time_steps
         self._memory.ran("", (), outputs, is_product=True)
         kept = []

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class FusedCount(NamedTuple):
-    forward_flops: int
-    backward_flops: int
-    forward_kernels: int
-    backward_kernels: int
+    """Count of an operator, forward and backward."""
+
+    flops: int
+    kernels: int
     saved: tuple[Tensor, ...]
     """Inputs that are saved for the backward pass, without weights."""
     other_saved_bytes: int
@@ -104,12 +104,11 @@ def attention(
         both = min(queries, keys)
         pairs = both * (both + 1) // 2 + (queries - both) * keys
     pairs *= query.numel() // (queries * query.shape[-1])
-    of_scores, of_values = 2 * pairs * query.shape[-1], 2 * pairs * value.shape[-1]
     needs_scores = query.requires_grad or key.requires_grad
-    backward = of_values * (value.requires_grad + needs_scores)
-    backward += of_scores * (query.requires_grad + key.requires_grad)
+    flops = 2 * pairs * value.shape[-1] * (1 + value.requires_grad + needs_scores)
+    flops += 2 * pairs * query.shape[-1] * (1 + query.requires_grad + key.requires_grad)
     saved = (query, key, value) if needs_scores or value.requires_grad else ()
-    return FusedCount(of_scores + of_values, backward, 1, bool(saved), saved, 0)
+    return FusedCount(flops, 1 + bool(saved), saved, 0)
 
 
 def _layers(data: Tensor, hidden_or_sizes: Any, *others: Any) -> FusedCount:
@@ -126,7 +125,7 @@ def _layers(data: Tensor, hidden_or_sizes: Any, *others: Any) -> FusedCount:
     layers *= 1 + is_bidirectional
     firsts = [0, len(matrices) // layers] if is_bidirectional else [0]
     count = _recurrent(data, matrices, firsts, (layers, 2 * layers))
-    passes = 1 + bool(count.backward_kernels)
+    passes = 1 + bool(count.saved)
     return count._replace(time_steps=passes * layers * length)
 
 
@@ -146,18 +145,16 @@ def _recurrent(
     """
     samples = data.numel() // data.shape[-1]
     trains = data.requires_grad or any(each.requires_grad for each in matrices)
-    forward_flops = backward_flops = gates = 0
+    flops = gates = 0
     for number, matrix in enumerate(matrices):
-        flops = 2 * samples * matrix.numel()
         needs_gradient = data.requires_grad if number in firsts else trains
-        forward_flops += flops
-        backward_flops += flops * (needs_gradient + matrix.requires_grad)
+        passes = 1 + needs_gradient + matrix.requires_grad
+        flops += 2 * samples * matrix.numel() * passes
         gates += samples * len(matrix)
-    gate_bytes = gates // 2 * data.element_size()
-    forward, backward = kernels
     if not trains:
-        return FusedCount(forward_flops, 0, forward, 0, (), 0)
-    return FusedCount(forward_flops, backward_flops, forward, backward, (data,), gate_bytes)
+        return FusedCount(flops, kernels[0], (), 0)
+    gate_bytes = gates // 2 * data.element_size()
+    return FusedCount(flops, sum(kernels), (data,), gate_bytes)
 
 
 Formula = Callable[..., FusedCount]

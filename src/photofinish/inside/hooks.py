@@ -7,6 +7,7 @@ it. After the import, a recorder measures the training.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
 import os
@@ -92,11 +93,8 @@ def start() -> Recorder | None:
 
 def _end_with(lock: Path) -> None:
     """End this process once photofinish has died, which unlocks the file but doesn't remove it."""
-    try:
-        with lock.open(encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)
-    except FileNotFoundError:  # photofinish has ended
-        return
+    with contextlib.suppress(FileNotFoundError), lock.open(encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
     if lock.exists():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE_SECONDS)

@@ -162,7 +162,8 @@ class Allocations:
 
     def replayed(self) -> CachingAllocator:
         """Return an allocator after what it does for this step on a GPU."""
-        allocator, blocks = CachingAllocator(), dict[int, tuple[bool, int, int]]()
+        allocator = CachingAllocator()
+        blocks: dict[int, tuple[bool, int, int]] = {}
         for number in (*self._before, *self._events):
             if number >= 0:
                 blocks[number] = allocator.allocate(self._sizes[number])

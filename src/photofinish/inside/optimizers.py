@@ -58,8 +58,6 @@ def main_optimizer(steps: list[int], named: int | None = None) -> int:
     An optimizer that hardly ever steps doesn't count. Batches of a named loader, which count as an
     optimizer's steps, count only if no optimizer steps.
     """
-    if len(steps) == 1:
-        return 0
     if named:  # replays of an optimizer's step
         return named
     counts = [0 if number == named else count for number, count in enumerate(steps)]

@@ -195,7 +195,7 @@ class Recorder:
 
     @property
     def _seen(self) -> dict[str, Any]:
-        batches = sum(self._loaders.batches.values()) + self.batches
+        batches = self._loaders.batches + self.batches
         return {"batches": batches, "forward_passes": self._forward_passes, "at": self._seen_at}
 
     def watch_forward(self) -> None:
@@ -299,8 +299,22 @@ class Recorder:
             if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED
             add = self._lines.add if self.device is None else self.device.block_ended
-            add(self._sums(at))
-            self._loaders.add(self.loader, self.batches)
+            add(
+                [
+                    self._began_at,
+                    at,
+                    self._steps,
+                    self.batches,
+                    self.waiting_seconds,
+                    self._making_seconds / self._made * self._periods if self._made else None,
+                    self._flags,
+                    self.loader,
+                    self._began_loader,
+                    self._quickest_seconds if self._periods else None,
+                    time.process_time() - self._began_cpu_seconds,
+                ]
+            )
+            self._loaders.add(self.batches)
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)
             self._main = main_optimizer(self._all_steps, self._optimizers.numbers.get(NAMED))
@@ -314,21 +328,6 @@ class Recorder:
     def _grown(self, now: float, least: float, most: float) -> float:
         """Return a share of the training so far, within limits."""
         return min(most, max(least, _BLOCK_SHARE * (now - (self._first_step_at or now))))
-
-    def _sums(self, at: float) -> list[Any]:
-        return [
-            self._began_at,
-            at,
-            self._steps,
-            self.batches,
-            self.waiting_seconds,
-            self._making_seconds / self._made * self._periods if self._made else None,
-            self._flags,
-            self.loader,
-            self._began_loader,
-            self._quickest_seconds if self._periods else None,
-            time.process_time() - self._began_cpu_seconds,
-        ]
 
     def _end_single_step(self) -> None:
         """Count the operations in a period, once training has begun. Watch some on the CPU."""

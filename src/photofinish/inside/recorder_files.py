@@ -64,10 +64,9 @@ class LineFile:
 
     def write_sometimes(self, now: float) -> None:
         """Write what was added if nothing was written for a while, with the peak memory."""
-        if not self.is_old(now):
-            return
-        self.add_memory()
-        self._write(now)
+        if self.is_old(now):
+            self.add_memory()
+            self._write(now)
 
     def _write(self, now: float) -> None:
         lines, self._lines, self.written_at = self._lines, [], now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -14,24 +15,27 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from .counting import OperatorCounts
+from .counting import Operators, kernels_of_optimizer
+from .fused import FusedOperators
 from .memory import Allocations, takes_all_at_once
 from .timed_batches import is_loading
 
 
-class ScriptStep(OperatorCounts):
+class ScriptStep:
     """Counter of everything that runs from its creation to `end`. Compiled code runs uncompiled.
 
-    It finds networks by global hooks. If `needs_profile` is True afterwards, count another step to
-    see the cost of operators without a formula.
+    It finds networks by global hooks. If `operators.needs_profile` is True afterwards, count
+    another step to see the cost of operators without a formula.
     """
 
     def __init__(
         self, *, compiles: bool = False, is_profiled: bool = False, is_cast: bool = False
     ) -> None:
-        super().__init__(Allocations(is_cast=is_cast))
+        self._memory = Allocations(is_cast=is_cast)
+        self.operators = Operators(self._memory)
         self._weights: dict[int, nn.Parameter] = {}
-        self._samples = 0
+        self._samples = self._kernels_before = 0
+        self._stack = ExitStack()
         enter = self._stack.enter_context
         if compiles:
             # A compiled network would warn about global hooks, which do not reach its code here.
@@ -46,13 +50,22 @@ class ScriptStep(OperatorCounts):
         graph = torch.autograd.graph
         self._forbid = graph.disable_saved_tensors_hooks
         enter(patch.object(graph, "disable_saved_tensors_hooks", self._leave_uncounted))
-        self.__enter__()
+        enter(self.operators)
+        enter(FusedOperators(self.operators))
         # A profile would end one that the script takes itself.
         if is_profiled and not getattr(torch.autograd, "_profiler_enabled", bool)():
-            enter(self.profiled())
+            enter(self.operators.profiled())
 
     def add(self, batch: Any) -> None:
-        self._samples += samples_in_batch(batch)
+        """Add the length of the first array in a batch, or 0 without an array."""
+        if isinstance(batch, (list, tuple)):
+            batch = batch[0] if batch else None
+        elif isinstance(batch, Mapping):
+            batch = next(iter(batch.values()), None)
+        if isinstance(batch, (list, tuple)):
+            self._samples += len(batch)
+        elif shape := getattr(batch, "shape", None):
+            self._samples += int(shape[0])
 
     def _module_begins(self, module: nn.Module, _inputs: Any) -> None:
         """Find a network's weights."""
@@ -66,41 +79,55 @@ class ScriptStep(OperatorCounts):
 
     def _leave_uncounted(self, message: str) -> Any:
         """Forbid hooks as torch.func does, which would raise in a step with hooks."""
-        self._operators.failure = RuntimeError("torch.func allows no hooks of autograd")
+        self.operators.failure = RuntimeError("torch.func allows no hooks of autograd")
         self._hooks.close()
         return self._forbid(message)
 
     def _optimizer_begins(self, optimizer: Optimizer, arguments: Any, named: Any) -> Any:
-        self._kernels_before = self._operators.kernels
+        self._kernels_before = self.operators.kernels
         self._memory.hold_state(optimizer)
-        self._operators.is_hidden = takes_all_at_once(optimizer.defaults)
-        apart = self.apart_from_optimizer
+        self.operators.is_hidden = takes_all_at_once(optimizer.defaults)
+        apart = self._apart_from_optimizer
         given = {name: apart(each) for name, each in named.items()}
         return (arguments[0], *map(apart, arguments[1:])), given
+
+    def _apart_from_optimizer(self, given: Any) -> Any:
+        """Return an argument of an optimizer, which does not count the kernels of a closure."""
+        if not callable(given):
+            return given
+
+        @functools.wraps(given)
+        def call(*arguments: Any, **named: Any) -> Any:
+            operators = self.operators
+            began_with = operators.kernels
+            is_hidden = operators.is_hidden
+            operators.is_hidden = False
+            result = given(*arguments, **named)
+            operators.is_hidden = is_hidden
+            self._kernels_before += operators.kernels - began_with
+            return result
+
+        return call
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Count the optimizer's step as an accelerator takes it."""
+        counted = self.operators.kernels - self._kernels_before
+        kernels = kernels_of_optimizer(optimizer.defaults, counted)
+        self.operators.kernels = self._kernels_before + kernels
+        self.operators.is_hidden = False
+        self._memory.optimizer_stepped(optimizer, optimizer.defaults)
 
     def end(self) -> dict[str, Any]:
         """Return the counts of the step. Without a loader, the step counts as one sample."""
         self._stack.close()
         weights = [*self._weights.values()]
         gradients = [weight.grad for weight in weights]
-        operations = self.counts._asdict() | {
+        operations = self.operators.counts._asdict() | {
             "images": self._samples or 1,
             **self._memory.fields(gradients),
         }
         return {
             "operations": operations,
-            "precision": self.precision,
+            "precision": self.operators.precision,
             "parameter_count": sum(weight.numel() for weight in weights),
         }
-
-
-def samples_in_batch(batch: Any) -> int:
-    """Return the length of the first array in a batch, or 0 without an array."""
-    if isinstance(batch, (list, tuple)):
-        batch = batch[0] if batch else None
-    elif isinstance(batch, Mapping):
-        batch = next(iter(batch.values()), None)
-    if isinstance(batch, (list, tuple)):
-        return len(batch)
-    shape = getattr(batch, "shape", None)
-    return int(shape[0]) if shape else 0

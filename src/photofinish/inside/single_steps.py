@@ -101,7 +101,8 @@ class SingleSteps:
         )
 
     def _end_counting(self, counting: ScriptStep, *, is_training: bool, watches: bool) -> None:
-        counts, needs_profile = counting.end(), counting.needs_profile
+        counts = counting.end()
+        needs_profile = counting.operators.needs_profile
         self.counting = None
         if is_training and (self._is_profiled or not needs_profile):
             self.is_counted = True

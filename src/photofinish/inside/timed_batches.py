@@ -185,11 +185,7 @@ class NamedLoader:
     def __next__(self) -> Any:
         if self._own_pass is None:
             self._own_pass = iter(self)
-        try:
-            return next(self._own_pass)
-        except StopIteration:
-            self._own_pass = None
-            raise
+        return next(self._own_pass)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -222,8 +218,7 @@ class Loaders:
         self._note = note
         self._numbers: dict[Any, int] = {}
         self._lines: dict[int, Any] = {}
-        self.batches: Counter[int | None] = Counter()
-        """Number of batches of each loader."""
+        self.batches = 0
         self._samples: list[str] | None = None
         self._noted_samples = _FEWEST_SAMPLES // 2
 
@@ -237,9 +232,9 @@ class Loaders:
             self._note(kind="loader", **line, is_named=key == NAMED)
         return number
 
-    def add(self, number: int | None, batches: int) -> None:
+    def add(self, batches: int) -> None:
         """Add batches. Note the slowest line whenever there are twice as many samples."""
-        self.batches[number] += batches
+        self.batches += batches
         if self._samples is None:  # after the first batches, which fill caches
             self._samples = sample_lines(_MOST_SECONDS)
         elif len(self._samples) >= 2 * self._noted_samples:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
-
-if TYPE_CHECKING:
-    from typing import Self
 
 MOST_SHARE = 0.1
 """Largest share of the CPU's time without a formula that allows an estimate, by hand."""
@@ -43,8 +39,6 @@ def is_memory_bound(operator: Any) -> bool:
     for a variance, 24 for a pooling, 4 to 12 for a Fourier transform, and 74 for a sort.
     """
     if operator.is_view or torch.Tag.pointwise in operator.tags:
-        return True
-    if operator.namespace == "profiler":  # marks the optimizer's step
         return True
     if operator.namespace != "aten":
         return False
@@ -76,39 +70,27 @@ def nodes_between(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> Iterat
         yield node
 
 
-class ProfiledStep:
-    """Profile of the CPU's time in each operator and custom function of its block."""
+def costly(
+    profile: Any,
+    operators: Iterable[str],
+    functions: Iterable[str],
+) -> tuple[str, ...]:
+    """Return the names that take most of a profile, if together they take more than MOST_SHARE.
 
-    def __init__(self) -> None:
-        # Without a GPU, Kineto would report its start as an error.
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        self._profile = torch.profiler.profile(activities=activities, acc_events=True)
-
-    def __enter__(self) -> Self:
-        self._profile.__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._profile.__exit__(*error)  # type: ignore[no-untyped-call]
-
-    def costly(self, operators: Iterable[str], functions: Iterable[str]) -> tuple[str, ...]:
-        """Return the names that take most of the time, if together they take more than MOST_SHARE.
-
-        Operators that a custom function calls count separately.
-        """
-        operators, total, own = set(operators), 0.0, Counter[str]()
-        backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
-        for event in self._profile.events() or ():  # type: ignore[no-untyped-call]
-            total += event.self_cpu_time_total
-            if event.name.startswith("enumerate(DataLoader)"):  # loading, and all within it
-                total -= event.cpu_time_total
-            is_inner = event.cpu_parent is not None and event.cpu_parent.name == event.name
-            if event.name in operators and not is_inner:
-                own[event.name] += event.cpu_time_total
-            elif name := backward.get(event.name):
-                own[name] += event.self_cpu_time_total
-        if sum(own.values()) <= MOST_SHARE * total:
-            return ()
-        least = MOST_SHARE / 2 * total
-        return tuple(name for name, seconds in own.most_common() if seconds > least)
+    Operators that a custom function calls count separately.
+    """
+    operators, total, own = set(operators), 0.0, Counter[str]()
+    backward = {f"{name}Backward": name for name in functions} | {n: n for n in functions}
+    for event in profile.events() or ():
+        total += event.self_cpu_time_total
+        if event.name.startswith("enumerate(DataLoader)"):  # loading, and all within it
+            total -= event.cpu_time_total
+        is_inner = event.cpu_parent is not None and event.cpu_parent.name == event.name
+        if event.name in operators and not is_inner:
+            own[event.name] += event.cpu_time_total
+        elif name := backward.get(event.name):
+            own[name] += event.self_cpu_time_total
+    if sum(own.values()) <= MOST_SHARE * total:
+        return ()
+    least = MOST_SHARE / 2 * total
+    return tuple(name for name, seconds in own.most_common() if seconds > least)

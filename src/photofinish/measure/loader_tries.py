@@ -168,7 +168,7 @@ def try_block(
     ends_seconds = time.perf_counter() + most_seconds
     inputs = _to_open(own, others)
     staying = [other for other in others if other not in inputs]
-    refills = [source.prefetched * _batch_seconds(loading, source.workers) for source in inputs]
+    refills = [source.prefetched * loading.batch_seconds_by(source.workers) for source in inputs]
     # A sample is a round of the workers, which bring their batches unevenly.
     rounds = [max(1, source.workers) for source in inputs]
     left_seconds = most_seconds - sum(refills) - len(inputs) * WARM_UP_STEPS * step_seconds
@@ -247,13 +247,6 @@ def with_input(
     launches = round(launches / whole) * whole or launches
     take(max(launches, -(-WARM_UP_STEPS // at_once)))
     return Way(lambda: take(launches), launches * at_once, settle=settle, warm_up_steps=0)
-
-
-def _batch_seconds(loading: LoaderTimes, workers: int) -> float:
-    """Return the time in which so many workers load a batch."""
-    if loading.tried_workers and workers:
-        return loading.batch_seconds_by(workers)
-    return loading.whole_seconds / max(1, workers)
 
 
 def _candidates(

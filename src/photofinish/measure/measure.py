@@ -22,12 +22,11 @@ from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import Measured
 from photofinish.results.timed_parts import epoch_by_parts
-from photofinish.results.trained import FirstStep
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker
-from photofinish.training.batches import Batch, Batches, has_live_inputs
+from photofinish.training.batches import Batches, has_live_inputs
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -99,12 +98,25 @@ def _further(
     budget: Budget,
 ) -> dict[str, Any]:
     """Return the fields of Measured that need no further training: first step, steps and loader."""
-    run, team = setup.run, setup.team
+    run, team, experiment = setup.run, setup.team, setup.run.experiment
     trainer.forget_optimizer()
     batch, first, why_no_first = first_batch(setup.training, team), None, None
     if team.is_main:
-        first, why_no_first = attempt(partial(_first_step, setup, trainer, batch))
-    is_half = run.device == "cpu" and bool(PRECISIONS[run.experiment.precision].autocast)
+        first, why_no_first = attempt(
+            lambda: first_step(
+                setup.new_network(),
+                trainer.criterion,
+                batch,
+                setup.device,
+                experiment.precision,
+                setup.split.labels("train"),
+                experiment.seed,
+                step_with_a_loss(experiment),
+                is_collated=experiment.input.name == "loader"
+                and experiment.input.collate is not None,
+            )
+        )
+    is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
     epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
     return {
         **_profile(trainer, parts, step_seconds, budget)._asdict(),
@@ -146,19 +158,3 @@ def resident_batches(setup: Setup) -> Batches | None:
     if not fits_resident(setup.split.images("train"), setup.training.image_count, setup.device):
         return None
     return setup.batches("train", experiment.model_copy(update={"input": RESIDENT}))
-
-
-def _first_step(setup: Setup, trainer: Trainer, batch: Batch) -> FirstStep:
-    experiment = setup.run.experiment
-    loader = experiment.input
-    return first_step(
-        setup.new_network(),
-        trainer.criterion,
-        batch,
-        setup.device,
-        experiment.precision,
-        setup.split.labels("train"),
-        experiment.seed,
-        step_with_a_loss(experiment),
-        is_collated=loader.name == "loader" and loader.collate is not None,
-    )

@@ -20,7 +20,6 @@ from photofinish.training.torch_device import CPU, is_accelerator
 from photofinish.training.trainer import Trainer
 from photofinish.training.warm_up import WARM_UP_STEPS
 
-_CLOCK_READINGS = 10  # the least of their differences is subtracted, so that some are enough
 _LEAST_BATCHES_PER_WORKER = 4  # several rounds: the first batches of all workers come at once
 
 

@@ -190,10 +190,12 @@ class LoaderTimes(Record):
     def batch_seconds_by(self, workers: int) -> float:
         """Return the time of a batch with this number of workers.
 
-        It is scaled from the next smaller number of workers that was tried.
+        It is scaled from the next smaller number of workers that was tried, or from one process.
         """
-        fewer = [tried for tried in self.tried_workers if tried.workers <= workers][-1]
-        return fewer.batch_seconds * fewer.workers / workers
+        fewer = [tried for tried in self.tried_workers if tried.workers <= workers]
+        if not fewer:
+            return self.whole_seconds / max(1, workers)
+        return fewer[-1].batch_seconds * fewer[-1].workers / workers
 
 
 class StepMeasurements(Record):

@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from photofinish.config.kinds import KINDS
 from photofinish.config.scripts import PLACEHOLDER
@@ -30,15 +31,10 @@ from photofinish.scripts.script_lines import Length, Process, WatchedScript
 from photofinish.stage.process import kill_tree
 from photofinish.wording import counted, listed, seconds
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 _PACKAGE = "_photofinish"
 """Name of the recorder in a script's process, whose Python may lack photofinish."""
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
-_POLL_SECONDS, _STDIN = 1.0, Path("/dev/stdin")
+_POLL_SECONDS = 1.0
 _ENOUGH_SECONDS = 15.0
 """Time of training to watch. Of recorded trainings, 60 s hold no more of the other runs' times."""
 UNSEEN_SECONDS = 30.0
@@ -129,7 +125,6 @@ def run_recorded(
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
     fails as it asks for one, run it again with cuda meaning the CPU.
     """
-    place = os.lseek(0, 0, os.SEEK_CUR) if takes_input and _STDIN.is_file() else None
     with recording(kind, gpus) as (folder, own_variables):
         gpu = own_variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else ""
         was_used = bool(gpu) and nvidia_gpu_works(gpu)
@@ -152,12 +147,17 @@ def run_recorded(
         update = {"gpu_others": int(was_used or nvidia_gpu_works(gpu))}
         windows = tuple(window.model_copy(update=update) for window in windows)
     cuda_at = variables.get(MAPS_CUDA, "")
-    if kind == "cpu" and not cuda_at and trained and (at := trained.asks_for_gpu_at):
-        print(_AGAIN.format(at), file=sys.stderr)
-        if place is not None:
-            os.lseek(0, place, os.SEEK_SET)
-        again = partial(run_recorded, command, kind, until, {**variables, MAPS_CUDA: at})
-        return again(shows_output=shows_output, takes_input=takes_input)
+    asked = trained.failure if trained and not trained.taken_steps else None
+    if kind == "cpu" and not cuda_at and asked and not asked.is_own_check:
+        print(_AGAIN.format(asked.at), file=sys.stderr)
+        return run_recorded(
+            command,
+            kind,
+            until,
+            {**variables, MAPS_CUDA: asked.at},
+            shows_output=shows_output,
+            takes_input=takes_input,
+        )
     text = command if isinstance(command, str) else shlex.join(command)
     if trained:
         trained.on_command_line += [Length(*found) for found in lengths_in_command([text])]
@@ -249,11 +249,9 @@ def recording(kind: str, gpus: Sequence[int] = (0,)) -> Iterator[tuple[Path, dic
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
         paths = [name, *filter(None, [os.environ.get("PYTHONPATH")])]
         variables = {FOLDER: name, "PYTHONPATH": os.pathsep.join(paths)}
-        with (folder / LOCK).open("w", encoding="utf-8") as file:
-            if fcntl:
-                fcntl.flock(file, fcntl.LOCK_EX)  # until this process ends, however it does
+        with FileLock(folder / LOCK):  # until this process ends, however it does
             yield folder, variables | _device_variables(kind, gpus)
-            Path(file.name).unlink()
+            (folder / LOCK).unlink()
 
 
 @contextmanager
@@ -311,7 +309,8 @@ def _follow(
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
             progress.show(f"waiting for {awaited}", left_seconds)
-            others = trained.imported_instead(now - UNSEEN_SECONDS)
+            others = [name for name, at in trained.others.items() if now - at > UNSEEN_SECONDS]
+            others = [] if trained.has_torch else others
             if left_seconds < 0 or set(others) - _BESIDE_TORCH or trained.steps_by_itself(now):
                 break
             warning = f"the script has imported {listed(others)}, but not torch" if others else ""

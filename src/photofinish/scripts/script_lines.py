@@ -189,16 +189,6 @@ class Process:
         elif kind == "memory":
             self.peak_bytes = line
 
-    @property
-    def asks_for_gpu_at(self) -> str:
-        """Return the line that ended the script before a step as it asked for a GPU, or ""."""
-        found = self.failure
-        is_asking = found and not found.is_own_check and not self.taken_steps
-        return found.at if found and is_asking else ""
-
-    def imported_instead(self, before: float) -> list[str]:
-        return [name for name, at in self.others.items() if at < before and not self.has_torch]
-
     def steps_by_itself(self, now: float) -> bool:
         """Return True if many batches were loaded for a while, and no optimizer stepped."""
         batches, _ = self.seen

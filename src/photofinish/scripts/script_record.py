@@ -165,11 +165,16 @@ def measured_script(
     name: str, run: Watched, kind: str, host: CpuTarget | GpuTarget, given: Given | None = None
 ) -> Measured:
     """Return the record of a run. If no step was seen, it has one part, which is the run."""
-    process, figures, given = run.process or Process(), run.figures, given or Given()
+    process = run.process or Process()
+    figures = run.figures
+    given = given or Given()
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
     counts, loader = process.counts, figures.loader if figures else None
-    operations = _operations(process)
+    operations = None
+    if counts:  # as if one GPU took the batches of all ranks
+        operations = Operations.model_validate_json(json.dumps(counts["operations"]))
+        operations = with_batch(operations, process.ranks * operations.images)
     workers = None if loader is None else process.loaders[loader].workers
     why_not = process.uncounted or "the script took too few steps to count one of them"
     if figures is None:
@@ -209,7 +214,7 @@ def measured_script(
             ),
             ended=run.ended,
             cuda_at=run.cuda_at,
-            is_bound=_is_bound(run),
+            is_bound=figures is None and run.least_step_seconds is not None,
             metrics=dict(given.metrics),
         ),
         peak_memory_bytes=peak_bytes or None,
@@ -220,14 +225,6 @@ def measured_script(
         operations=operations,
         not_counted=None if operations else why_not,
     )
-
-
-def _operations(process: Process) -> Operations | None:
-    """Return the operations of a step by one GPU with the batches of all ranks."""
-    if process.counts is None:
-        return None
-    operations = Operations.model_validate_json(json.dumps(process.counts["operations"]))
-    return with_batch(operations, process.ranks * operations.images)
 
 
 def named_files(command: Sequence[str]) -> dict[str, str]:
@@ -260,13 +257,14 @@ def _beside(file: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else file
 
 
-def _is_bound(run: Watched) -> bool:
-    return run.figures is None and run.least_step_seconds is not None
-
-
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
-    if _is_bound(run):
-        part = TimedPart(seconds=run.least_step_seconds or 0.0, steps=1.0, epoch=0, holds="steps")
+    if figures is None and run.least_step_seconds is not None:
+        part = TimedPart(
+            seconds=run.least_step_seconds,
+            steps=1.0,
+            epoch=0,
+            holds="steps",
+        )
         return {"startup_seconds": 0.0, "parts": (part,)}
     if figures is None:
         seconds = run.ended_at - run.began_at
