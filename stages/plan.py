@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from functools import partial
 from pathlib import Path
 
 from _start import run_stage
@@ -30,11 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, default=Path("results"), help="results of scripts")
     args = parser.parse_args()
-    params = read_params(
-        args.params,
-        partial(check_paths, references=args.references),
-        check_custom_code_calls,
-    )
+    params = read_params(args.params, check_paths, check_custom_code_calls)
     args.references.mkdir(exist_ok=True)  # `compare` depends on it, and Git keeps no empty folder
     machines = read_machines(params.devices, args.machines)
     write_plan(params, args.out, args.stages, machines, args.results)

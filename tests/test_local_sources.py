@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -311,8 +310,7 @@ def birds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def state(birds: Path) -> dict[str, str]:
-    find_mistakes = partial(check_paths, references=birds.parent / "reference")
-    return sha256_of_local_files(read_params(birds.parent / "params.yaml", find_mistakes).datasets)
+    return sha256_of_local_files(read_params(birds.parent / "params.yaml", check_paths).datasets)
 
 
 def changed_by(birds: Path, before: dict[str, str]) -> set[str]:

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
-from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
@@ -34,13 +33,11 @@ from photofinish.config.problems import (
 from photofinish.config.pytorch_names import CONSTANT
 from photofinish.config.scripts import Script
 from photofinish.errors import ConfigError
-from photofinish.wording import counted, printable, shortened, unknown_name
+from photofinish.wording import counted, printable, unknown_name
 
 _SECTIONS = ("defaults", "devices", "datasets", "experiments", "scripts", "compare")
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 _TEXT, _MERGE = "tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"
-_TOO_DEEP = 100
-"""Levels of nesting. No setting has ten, and pydantic reads JSON of fewer than 200."""
 _BUILT_IN = {"seed": 0, "input": "resident", "schedule": "constant", "precision": "fp32"}
 
 
@@ -92,13 +89,12 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
     try:
         data = path.read_bytes()
         text = data.decode("utf-8")
-        _check_depth(path, text)
         constructor, _ = YAML(typ="safe").get_constructor_parser(text)
         root = constructor.composer.get_single_node()
         if root is None:
             return None, None
-        if problems := sorted(_problems(root, constructor.construct_object, set())):
-            lines = [f"{path}:{line}  {printable(problem)}" for line, problem in problems]
+        if problems := sorted(_wrong_keys(root, set())):
+            lines = [f"{path}:{line}  {problem}" for line, problem in problems]
             raise ConfigError("\n".join(lines))
         document = constructor.construct_document(root)
         return json.loads(json.dumps(document, default=str)), root
@@ -107,7 +103,7 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}  this is not UTF-8: save the file as UTF-8") from None
-    except ValueError as error:  # an alias names itself
+    except ValueError as error:  # an alias names itself, or there is no such date
         raise ConfigError(f"{path} can't be read: {error}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -120,44 +116,20 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
         raise ConfigError(f"{path}:{line}  this is not valid YAML: {problem}{hint}") from None
 
 
-def _check_depth(path: Path, text: str) -> None:
-    """Raise ConfigError for nesting so deep that reading it would end in a crash."""
-    depth = 0
-    for event in YAML(typ="safe").parse(text):
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth >= _TOO_DEEP:
-            line = event.start_mark.line + 1
-            problem = f"this is nested {depth} levels deep: close a bracket, or indent less"
-            raise ConfigError(f"{path}:{line}  {problem}")
-
-
-def _problems(
-    node: Node, construct: Callable[[Node], Any], visited: set[int]
-) -> Iterator[tuple[int, str]]:
-    """Yield values that Python can't make, and keys that JSON would change, with their lines."""
-    if id(node) in visited:  # an alias
+def _wrong_keys(node: Node, visited: set[int]) -> Iterator[tuple[int, str]]:
+    """Yield the keys that JSON would change, with their lines."""
+    if isinstance(node, ScalarNode) or id(node) in visited:  # an alias
         return
     visited.add(id(node))
     values = node.value
-    if isinstance(node, ScalarNode):
-        values = []
-        try:
-            construct(node)
-        except (ValueError, LookupError, ArithmeticError):  # from Python's int or date, for example
-            kind = str(node.tag).rpartition(":")[2]  # of tag:yaml.org,2002:int
-            text = shortened(node.value)
-            yield node.start_mark.line + 1, f'"{text}" is not a valid {kind}: put text in quotes'
-    elif isinstance(node, MappingNode):
+    if isinstance(node, MappingNode):
         values = [value for _, value in node.value]
         for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if not isinstance(key, ScalarNode):
-                yield line, "a key must be text, not a list or mapping"
-            elif key.tag not in (_TEXT, _MERGE):
-                kind = str(key.tag).rpartition(":")[2]
-                yield line, f'the key {key.value} is not text ({kind}): write "{key.value}"'
+            if key.tag not in (_TEXT, _MERGE):
+                kind = str(key.tag).rpartition(":")[2]  # of tag:yaml.org,2002:int
+                yield key.start_mark.line + 1, f"a key must be text, not {kind}: put it in quotes"
     for value in values:
-        yield from _problems(value, construct, visited)
+        yield from _wrong_keys(value, visited)
 
 
 def _line_of(node: Node | None, path: KeyPath) -> int:
