@@ -271,7 +271,7 @@ def _sum_up(project: Path) -> None:
 
 def _answers(decision: Decision) -> tuple[str, str]:
     """Return the question and the answer."""
-    return decision.about, decision.answer
+    return decision.worth.about, decision.answer
 
 
 if __name__ == "__main__":
