@@ -19,7 +19,7 @@ from photofinish.answer.decision import decide
 from photofinish.answer.times import job_time
 from photofinish.commands import ask as ask_command
 from photofinish.commands import ask_experiments
-from photofinish.commands.ask_options import Terms
+from photofinish.commands.ask_options import Terms, gpus
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError
@@ -119,7 +119,7 @@ def test_names_of_params_yaml_are_told_from_commands_and_options_may_follow_them
         assert "did you mean 'small'" in refused(words)
     for words in ("small --seconds 3 timed --json a.json", "--seconds 3 small timed --json a.json"):
         files = AskFiles(custom_files.folder / "a.json")
-        assert call_of(words) == (["small", "timed"], Limits(3.0, 600.0), files, None)
+        assert call_of(words) == (["small", "timed"], Limits(3.0, 600.0), files, Terms())
     command = "python train.py --seconds 3"
     for words in (command, f"-- {command}", f"--price 0 -- {command}"):
         assert call_of(words)[0] == command.split()
@@ -134,13 +134,13 @@ def test_options_replace_the_settings_of_renting_for_a_script_and_for_an_experim
     plan = ComparePlan.model_validate({"experiments": ("a",), "prices": prices, "worth_saving": 1})
     for settings in (Comparing(), plan):
         assert Terms().applied_to(settings) == settings
-    changed = Terms("T4, L4", 0.0, 0.0).applied_to(plan)
+    changed = Terms(gpus("T4, L4"), 0.0, 0.0).applied_to(plan)
     assert (changed.experiments, changed.worth_saving) == (("a",), 0.0)  # a GPU of one's own
-    assert Terms("T4", 2.0, 0.0).applied_to(plan).worth_saving == 1.0
+    assert Terms(("T4",), 2.0, 0.0).applied_to(plan).worth_saving == 1.0
     assert (changed.accelerators, changed.rental_minutes) == (("T4", "L4"), 0.0)
     assert changed.prices.accelerator_hour == {"T4": 0.0, "L4": 0.0, "H100": 3.0}
     free = Terms(hour_price=0.0).applied_to(Comparing())
     assert dict.fromkeys(SHORT_LIST, 0.0) == free.prices.accelerator_hour
-    assert len(Terms("all").applied_to(Comparing()).accelerators) > len(SHORT_LIST)
+    assert len(Terms(gpus("all")).applied_to(Comparing()).accelerators) > len(SHORT_LIST)
     with pytest.raises(ConfigError, match="did you mean 'T4'"):
-        Terms("L4,T5")
+        gpus("L4,T5")

@@ -253,15 +253,6 @@ def test_a_sample_that_ended_by_itself_is_not_asked_for_fewer_seconds_than_it_ha
         assert wanted == ([] if allowed_seconds == 60.0 else ["30"])
 
 
-def test_a_file_of_an_option_that_was_left_out_is_not_written_over_a_program(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["photofinish", "ask", "--json", "sh", "train.sh"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "--json: sh is a program: name a FILE before it" in capsys.readouterr().err
-
-
 def test_a_script_without_its_program_is_named_with_it() -> None:
     for program, script in (("python", "train.py"), ("bash", "./train.sh")):
         with pytest.raises(UserError, match=rf"can't run {script}: .*\. Write {program} {script}"):

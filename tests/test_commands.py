@@ -314,7 +314,6 @@ def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_reposito
 @pytest.mark.parametrize(
     ("words", "nearest"),
     [
-        ("reprot --json", "report"),
         ("run", "experiments"),
         ("init --example own-netwerk", "own-network"),
     ],

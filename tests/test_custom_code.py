@@ -50,7 +50,7 @@ FILES = {
     "net.py": "from torch import nn\nclass Net(nn.Module):\n"
     "    def __init__(self, width, depth=2, *, classes): pass\n"
     "raise SystemExit('it ran')\n",
-    "scans.py": "raise SystemExit('it ran')\ndef Clash(std): ...\n"
+    "scans.py": "raise SystemExit('it ran')\n"
     "class Scans:\n    def __init__(self, root, size=3): ...\n"
     "class Parts:\n    def __init__(self, part, seed): ...\n",
     "losses.py": "def focal(outputs, labels, gamma=2.0): ...\n"
@@ -104,7 +104,6 @@ CALLS = [
     ({"dataset": SCANS}, ""),
     ({"dataset": {"source": "./scans.py:Parts"}}, ""),
     ({"dataset": SCANS | {"sise": 8}}, ".sise = 8\n    unknown argument; did you mean 'size'?"),
-    ({"dataset": {"source": "./scans.py:Clash"}}, ".std\n    Clash takes std, which is a setting"),
     ({"dataset": {"source": "./scans.py:Scans"}}, ".root\n    Scans in ./scans.py needs root"),
     ({"dataset": SCANS | {"files": ["no.csv"]}}, '.files.0 = "no.csv"\n    no such file'),
 ]

@@ -29,7 +29,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide, decide_all, gpu_of_yours
 from photofinish.answer.record import answer_record, grid
 from photofinish.answer.word import decide_rented
-from photofinish.commands.ask_options import Terms
+from photofinish.commands.ask_options import Terms, gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_words import legend, summary
 from photofinish.reporting.answers import answer_of
@@ -288,13 +288,13 @@ FREE_T4 = Prices(accelerator_hour={"T4": 0.0})
 @pytest.mark.parametrize(
     ("settings", "start"),
     [
-        (Terms("T4", 0.0).applied_to(Comparing()), None),
-        (Terms("T4", 0.0, 0.0).applied_to(Comparing()), None),
-        (Terms("T4", None, 0.0).applied_to(Comparing()), "5 min"),
-        (Terms("T4", 1.0, 0.0).applied_to(Comparing()), "60 s"),
-        (Terms("RTX-4090").applied_to(Comparing()), None),
-        (Terms("RTX-4090", None, 0.0).applied_to(Comparing()), None),
-        (Terms("RTX-4090", 3.0).applied_to(Comparing()), "3 min"),
+        (Terms(("T4",), 0.0).applied_to(Comparing()), None),
+        (Terms(("T4",), 0.0, 0.0).applied_to(Comparing()), None),
+        (Terms(("T4",), None, 0.0).applied_to(Comparing()), "5 min"),
+        (Terms(("T4",), 1.0, 0.0).applied_to(Comparing()), "60 s"),
+        (Terms(("RTX-4090",)).applied_to(Comparing()), None),
+        (Terms(("RTX-4090",), None, 0.0).applied_to(Comparing()), None),
+        (Terms(("RTX-4090",), 3.0).applied_to(Comparing()), "3 min"),
         (Comparing(accelerators=("T4",), rental_minutes=0.0), None),
         (Comparing(accelerators=("T4",), prices=FREE_T4), "5 min"),
     ],
@@ -322,7 +322,7 @@ def test_a_gpu_that_is_ready_or_free_or_in_no_price_list_is_used_and_never_rente
 
 
 def test_a_gpu_with_a_price_of_the_users_is_rented_though_no_list_has_it() -> None:
-    settings = Terms("RTX-4090", None, 0.4).applied_to(Comparing())
+    settings = Terms(("RTX-4090",), None, 0.4).applied_to(Comparing())
     answer = verdict(compared(counted(3600.0), settings=settings))
     assert answer.answer.startswith("Probably yes, rent an RTX-4090: 60 min here, ~5.5 min")
     assert answer.action == "`photofinish rent RTX-4090` prints how, and starts nothing."
@@ -344,7 +344,7 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown() -> 
 
 def test_of_all_gpus_one_that_can_be_rented_decides_and_of_some_also_the_users_own() -> None:
     every, two = (
-        decided(counted(3600.0), Terms(names).applied_to(Comparing()))
+        decided(counted(3600.0), Terms(gpus(names)).applied_to(Comparing()))
         for names in ("all", "RTX-3060,T4")
     )
     assert (every.worth.about, every.answer) == ("renting", "Probably yes")

@@ -93,14 +93,6 @@ def test_code_above_the_pipelines_folder_is_not_left_behind(project: Path) -> No
             rent("T4")
 
 
-@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85", "\r", "\n", "\x1b[2K"])
-def test_text_of_a_price_adds_no_key_to_the_task(project: Path, end: str) -> None:
-    write_offers(project)
-    expected = yaml.safe_load(rent("T4")[0])
-    write_offers(project, where=f"some cloud{end}envs: {{A: b}}")
-    assert yaml.safe_load(rent("T4")[0]) == expected
-
-
 FROM_GIT = {"url": "https://host/it", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
 FROM_FOLDER = {"url": "file:///my%20folder:%20%231", "dir_info": {}}
 

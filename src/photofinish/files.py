@@ -113,9 +113,3 @@ def state_folder() -> Path:
 def kept_copy(folder: Path) -> Path:
     """Return the folder for a copy of a stage's output, which DVC deletes before the stage runs."""
     return state_folder() / "kept" / os.path.relpath(folder)
-
-
-def user_state_folder() -> Path:
-    """Return this user's folder, for the machine's lock."""
-    folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(folder) / "photofinish"

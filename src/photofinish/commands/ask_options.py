@@ -37,8 +37,9 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
     job.add_argument("--steps", type=_positive, help="its steps")
     gpu = ask.add_argument_group("GPUs")
     gpu.add_argument(
-        "--gpu", metavar="T4,L4", help="GPUs to consider, or all (default: params.yaml's, or six)"
-    )
+        "--gpu", type=gpus, default=(), metavar="T4,L4",
+        help="GPUs to consider, or all (default: params.yaml's, or six)",
+    )  # fmt: skip
     gpu.add_argument(
         "--start-minutes", type=_not_negative, metavar="N",
         help="minutes of setup until a GPU is ready: 0 for your own, 1 for Colab (default: 5 for "
@@ -63,8 +64,8 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
     )  # fmt: skip
     run.add_argument("--show-output", action="store_true", help="show the script's output")
     out = ask.add_argument_group("output")
-    out.add_argument("--json", type=_file, metavar="FILE", help="write the answer to this file")
-    out.add_argument("--html", type=_file, metavar="FILE", help="write it as a page")
+    out.add_argument("--json", type=Path, metavar="FILE", help="write the answer to this file")
+    out.add_argument("--html", type=Path, metavar="FILE", help="write it as a page")
 
 
 def _positive(text: str) -> float:
@@ -78,11 +79,18 @@ def _not_negative(text: str) -> float:
     return 0.0 if float(text) == 0 else _positive(text)
 
 
-def _file(text: str) -> Path:
-    """Return the path, unless the file was left out and this is the command."""
-    if shutil.which(text):
-        raise argparse.ArgumentTypeError(f"{text} is a program: name a FILE before it")
-    return Path(text)
+def gpus(text: str) -> tuple[str, ...]:
+    """Return the names of accelerators with commas between them, or of `all`."""
+    from photofinish.config.compare import accelerators
+
+    if text == "all":
+        return tuple(accelerators())
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in accelerators():
+            problem = unknown_name("accelerator", name, list(accelerators()))
+            raise ConfigError(f"--gpu {name}: {problem}")
+    return names
 
 
 def ask_by_options(args: argparse.Namespace) -> None:
@@ -99,9 +107,7 @@ def ask_by_options(args: argparse.Namespace) -> None:
         add_ask_options(options, nargs="*")
         words = vars(args).pop("words")  # argparse would warn that it has a value
         args = options.parse_intermixed_args(words, args)
-    terms = None
-    if (args.gpu, args.start_minutes, args.price) != (None, None, None):
-        terms = Terms(args.gpu, args.start_minutes, args.price)
+    terms = Terms(args.gpu, args.start_minutes, args.price)
     training_seconds = args.seconds or (30.0 if is_of_experiments else 60.0)
     if not is_of_experiments:
         print_start(training_seconds)
@@ -134,30 +140,14 @@ def ask_by_options(args: argparse.Namespace) -> None:
 class Terms:
     """Options that replace settings of the section `compare`."""
 
-    gpus: str | None = None
-    """Names of accelerators with commas between them, or `all`."""
+    gpus: tuple[str, ...] = ()
+    """Accelerators to consider, instead of the settings'."""
     start_minutes: float | None = None
     hour_price: float | None = None
     """Price of each accelerator that is considered."""
 
-    def __post_init__(self) -> None:
-        from photofinish.config.compare import accelerators
-
-        for name in self._names:
-            if name not in accelerators():
-                problem = unknown_name("accelerator", name, list(accelerators()))
-                raise ConfigError(f"--gpu {name}: {problem}")
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        if self.gpus == "all":
-            from photofinish.config.compare import accelerators
-
-            return tuple(accelerators())
-        return () if self.gpus is None else tuple(name.strip() for name in self.gpus.split(","))
-
     def applied_to(self, settings: _Settings) -> _Settings:
-        changes: dict[str, Any] = {"accelerators": self._names or settings.accelerators}
+        changes: dict[str, Any] = {"accelerators": self.gpus or settings.accelerators}
         if self.start_minutes is not None:
             changes["rental_minutes"] = self.start_minutes
         if self.start_minutes == 0:  # a GPU of one's own, which need not gain minutes
@@ -180,16 +170,15 @@ def are_experiments(words: Sequence[str]) -> bool:
         return True
     from photofinish.config.loader import read_names
 
-    is_command = bool(shutil.which(words[0]))
     names = read_names(folder / pipeline.PARAMS)
     if words[0] in names:
         return True
-    if not is_command:
-        raise ConfigError(
-            f"{words[0]} is neither a command nor a name in params.yaml;"
-            f"{did_you_mean(words[0], names)} names there: {all_or_some(names)}"
-        )
-    return False
+    if shutil.which(words[0]):
+        return False
+    raise ConfigError(
+        f"{words[0]} is neither a command nor a name in params.yaml;"
+        f"{did_you_mean(words[0], names)} names there: {all_or_some(names)}"
+    )
 
 
 def print_start(training_seconds: float) -> None:

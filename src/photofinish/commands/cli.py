@@ -15,7 +15,7 @@ from typing import Any
 import photofinish
 from photofinish.commands import pipeline
 from photofinish.commands.ask_options import add_ask_options, ask_by_options
-from photofinish.errors import EXIT_NOT_COMPARED, ConfigError, NotComparedError, UserError
+from photofinish.errors import EXIT_NOT_COMPARED, NotComparedError, UserError
 from photofinish.gate import ALLOWED
 from photofinish.remote import HEAD
 from photofinish.stage.process import run_stage
@@ -74,7 +74,6 @@ _OF_PIPELINE = (
     "safetensors", "sklearn", "torch", "torchmetrics", "torchvision", "yaml",
 )  # fmt: skip
 """Modules that only `photofinish[pipeline]` brings."""
-_OF_FLEET = ("dask", "distributed")
 
 
 def main() -> None:
@@ -86,12 +85,6 @@ def main() -> None:
 
 def _main() -> None:
     parser = _parser()
-    words = [word.partition("=")[0] for word in sys.argv[1:]]
-    names = [name for group in _GROUPS.values() for name in group]
-    if words and not words[0].startswith("-") and words[0] not in names:
-        from photofinish.wording import unknown_name
-
-        raise ConfigError(f"{words[0]}: {unknown_name('command', words[0], names)}")
     args, others = parser.parse_known_args()
     if "call" not in args:
         parser.print_help()
@@ -104,7 +97,7 @@ def _main() -> None:
         args.call(args)
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
-        if module not in _OF_PIPELINE + _OF_FLEET:
+        if module not in (*_OF_PIPELINE, "dask", "distributed"):
             raise
         extra = "pipeline" if module in _OF_PIPELINE else "fleet"
         raise UserError(

@@ -173,8 +173,6 @@ def show_runs(args: argparse.Namespace) -> None:
     command = [sys.executable, "-m", "mlflow", "ui", "--workers", "2", "--port", str(args.port)]
     store = ["--backend-store-uri", address] if address else []
     sys.stdout.flush()
-    if os.name == "nt":  # there, execv would return to the terminal at once
-        sys.exit(subprocess.run([*command, *store], check=False).returncode)
     os.execv(sys.executable, [*command, *store])  # noqa: S606  # no shell is meant
 
 

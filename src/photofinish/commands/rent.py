@@ -32,7 +32,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.files import OWN_FOLDER
 from photofinish.reporting.answers import Answers, read_answers
 from photofinish.scripts.script_record import ANSWER, FOLDER
-from photofinish.wording import listed, money, printable, seconds, unknown_name
+from photofinish.wording import listed, money, seconds, unknown_name
 
 _SETUP = """\
 set -e
@@ -120,8 +120,6 @@ def rent(gpu: str, command: Sequence[str] = ()) -> tuple[str, str]:
         f"{job.about}Setting up the machine adds a few minutes. Files in .gitignore aren't copied; "
         f"add file_mounts for data among them."
     )
-    # U+2028 in a price's name would end the comment: to YAML it is a line break.
-    about = printable(" ".join(about.split()))
     comment = textwrap.fill(about, 100, initial_indent="# ", subsequent_indent="# ")
     task = f"{comment}\n{_task(gpu, job, install, mounts)}"
     make_environment = "python3 -m venv ~/photofinish-env"

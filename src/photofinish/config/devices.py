@@ -68,11 +68,8 @@ class GpuDevice(Settings):
         ids = self.device_ids
         if self.strategy == "ddp" and (ids is not None or self.output_device is not None):
             raise SettingError("ids without data_parallel")
-        if ids is not None:
-            if len(set(ids)) != len(ids):
-                raise SettingError("id twice")
-            if self.count not in (None, "all", len(ids)):
-                raise SettingError("ids and count", ids=len(ids), count=self.count)
+        if ids is not None and self.count not in (None, "all", len(ids)):
+            raise SettingError("ids and count", ids=len(ids), count=self.count)
         return self
 
     @property

@@ -103,11 +103,8 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}:{line}  this is not UTF-8: save the file as UTF-8") from None
-    except ValueError as error:  # an alias names itself, or there is no such date
+    except (ValueError, ReaderError) as error:  # an alias names itself, or a character is a null
         raise ConfigError(f"{path} can't be read: {error}") from None
-    except ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(f"{path}:{line}  this is not valid YAML: {error.reason}") from None
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = printable(" ".join(filter(None, (error.context, error.problem))))

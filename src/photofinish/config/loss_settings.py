@@ -25,7 +25,6 @@ BUILT_IN_LOSSES_BY_CLASS = {
     "SmoothL1Loss": "smooth_l1",
     "BCEWithLogitsLoss": "bce_with_logits",
 }
-BUILT_IN_LOSSES = tuple(BUILT_IN_LOSSES_BY_CLASS.values())
 # Not strict, because _find_loss turns JSON into Python's objects, whose lists are no tuples.
 NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, strict=False)] | None
 
@@ -80,7 +79,7 @@ _BuiltInLoss = Annotated[
 def _find_loss(block: Any) -> Any:
     """Replace a name from torch.nn (`HuberLoss`, `huber`) by the built-in name or a reference."""
     name = block.get("name") if isinstance(block, dict) else None
-    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES:
+    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES_BY_CLASS.values():
         return block
     try:
         found = PYTORCH_LOSSES.reference(name).name

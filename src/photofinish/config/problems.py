@@ -55,8 +55,9 @@ def _problem_in(error: ErrorDetails, schema: Any) -> ConfigProblem:
     if kind == "extra_forbidden":
         _, models = _resolve(schema, error["loc"][:-1])
         names = list(dict.fromkeys(name for model in models for name in model.model_fields))
-        if "optimizer" in names and (instead := _hint(str(path[-1]))):
-            return ConfigProblem(path, instead, value)
+        same = [setting for setting, others in _SAME.items() if path[-1] in others]
+        if same and "optimizer" in names:
+            return ConfigProblem(path, f"{UNKNOWN_KEY}; write {same[0]}", value)
         return ConfigProblem(path, unknown_name("key", path[-1], names), value)
     if kind == "missing":
         return ConfigProblem(path, REQUIRED)
@@ -117,7 +118,6 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 _SIZES = "a fraction between 0 and 1, or a count of at least 1"
-_UNKNOWN_CLASS = "unknown class"
 _MESSAGES = {
     "arguments": "plan files are JSON, which has no .inf and no .nan: use null in {names}",
     "part size": f"must be {_SIZES}",
@@ -130,7 +130,6 @@ _MESSAGES = {
     "duration": "must be a number with s, min or h, such as 10 min",
     "gpu count": "must be 'all', or a count of at least 1",
     "ids without data_parallel": "device_ids and output_device need strategy: data_parallel",
-    "id twice": "device_ids names a GPU twice",
     "ids and count": "device_ids names {ids} GPUs, but count is {count}: remove count",
     "constant": "a constant schedule has no {names}: remove it",
     "plateau each step": "reduce_on_plateau follows the validation loss, so remove `every: step`",
@@ -148,7 +147,7 @@ def _message_of(error: ValueError) -> str:
     """Return the message about a refused setting."""
     if not isinstance(error, SettingError):
         return str(error)
-    if error.kind == _UNKNOWN_CLASS:
+    if error.kind == "unknown class":
         return f"{unknown_name(**error.facts)}, or custom code as file.py:Name"
     return _MESSAGES[error.kind].format(**error.facts)
 
@@ -180,11 +179,3 @@ _SAME: dict[str, tuple[str, ...]] = {
     "save_weights: every_epoch": ("enable_checkpointing", "save_top_k", "save_every"),
 }  # fmt: skip
 """Settings here, and their names in other trainers."""
-
-
-def _hint(name: str) -> str | None:
-    """Return a hint about a setting of other trainers, or None if the name is not known."""
-    for instead, names in _SAME.items():
-        if name in names:
-            return f"unknown key; write {instead}"
-    return None

@@ -50,11 +50,10 @@ def scores_of_labels(
 
 def _macro_f1(actual: Array, predicted: Array, labels: Any) -> float:
     """Return the mean F1 of the classes that occur among targets or predictions."""
-    of_each = sklearn_metrics.f1_score(
-        actual, predicted, labels=labels, average=None, zero_division=np.nan
+    mean = sklearn_metrics.f1_score(
+        actual, predicted, labels=labels, average="macro", zero_division=np.nan
     )
-    occur = ~np.isnan(of_each)
-    return float(of_each[occur].mean()) if occur.any() else 0.0
+    return float(np.nan_to_num(mean))
 
 
 def scores_of_values(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from photofinish.config.devices import GpuDevice
 
 DEVICES = Path("/dev")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NVIDIA_VERSION = Path("/sys/module/nvidia/version")
 _MOST_SECONDS = 120.0  # by hand, for a first import of torch from a slow disk
 HIDDEN = "CUDA_VISIBLE_DEVICES hides every GPU"
@@ -63,7 +62,7 @@ def all_accelerators() -> Accelerators:
     # GPUs in the order of nvidia-smi. Training sets this too, unless the user does.
     environment = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | os.environ
     key = {
-        "boot": read_or_empty(_BOOT_ID).strip(),
+        "boot": read_or_empty(Path("/proc/sys/kernel/random/boot_id")).strip(),
         "driver": read_or_empty(_NVIDIA_VERSION).strip() or platform.release(),
         "nodes": sorted(nodes),
         "torch": build_version("torch"),

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
-
-from pydantic import ValidationError
 
 from photofinish.config.base import Record, read_plan
 from photofinish.config.devices import CpuDevice, Devices, GpuDevice, Strategy
@@ -112,9 +110,6 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
     settings = wanted.model_dump(
         include={"kind", "strategy", "device_ids", "output_device", "if_missing"}
     )
-    if used and wanted.strategy == "data_parallel":
-        device_ids = wanted.device_ids or range(len(used))
-        check_data_parallel(used[0].kind, device_ids, wanted.output_device)
     processes = max(1, len(used)) if wanted.strategy == "ddp" else 1
     threads = usable_threads(machine.cpu, processes, machine.software.variables)
     return GpuTarget(
@@ -126,20 +121,6 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
         cpu=machine.cpu if used else None,
         software=machine.software if used else None,
     )
-
-
-def check_data_parallel(kind: str, in_use: Sequence[int], output_device: int | None) -> None:
-    """Raise ConfigError if data_parallel cannot use the GPUs of this machine."""
-    if kind != "cuda":
-        raise ConfigError(
-            f"devices.gpu.strategy is data_parallel, which needs cuda, but this accelerator is "
-            f"{kind}: use ddp"
-        )
-    if output_device is not None and output_device not in in_use:
-        raise ConfigError(
-            f"devices.gpu.output_device is {output_device}: choose one of the GPUs in use "
-            f"({', '.join(map(str, in_use))})"
-        )
 
 
 def read_host(device: Literal["cpu", "gpu"], path: Path) -> CpuTarget | GpuTarget:
@@ -200,10 +181,4 @@ def read_machines(devices: Devices, folder: Path) -> dict[str, Machine]:
                 f"{did_you_mean(name, known)} run `photofinish machine {name}` on that machine, "
                 f"and commit {path}"
             ) from None
-        except (OSError, ValidationError) as error:
-            problem = str(error).partition("\n")[0]
-            raise ConfigError(
-                f"devices.{device}.machine: {path} doesn't describe a machine ({problem}): "
-                f"run `photofinish machine {name}` on that machine again"
-            ) from error
     return machines

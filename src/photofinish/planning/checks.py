@@ -74,8 +74,6 @@ def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
                 yield ConfigProblem(params.inherited.get(own, own), problem, value)
         for name in sorted(signature.required - arguments.keys() - offered):
             problem = f"{reference.name} in {reference.module} needs {name}: add this argument"
-            if name in settings:
-                problem = f"{reference.name} takes {name}, which is a setting here: rename it there"
             yield ConfigProblem((*path, name), problem)
 
 

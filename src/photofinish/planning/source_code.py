@@ -17,7 +17,6 @@ from photofinish.custom.code_text import sha256_of_code
 from photofinish.files import sha256_of_bytes
 
 _PACKAGE = Path(__file__).parent.parent
-_REPORT = "compare"
 _SHOWS = tuple(f"photofinish.{each}" for each in ("tracking", "wording", "answer", "reporting"))
 """Modules that only show results: the mirror in MLflow, numbers and names as text, findings.
 
@@ -48,7 +47,7 @@ class StageCode(RootModel[dict[str, str]]):
 
 def stage_code(script: Path) -> StageCode:
     """Return the files that a stage runs: its script, and photofinish's files."""
-    without = () if script.stem == _REPORT else _SHOWS
+    without = () if script.stem == "compare" else _SHOWS
     name = f"{script.parent.name}/{script.name}"
     return StageCode({**_hashes(_imports(script), without), name: _sha256(script)})
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from photofinish.errors import UserError
-from photofinish.files import sha256_of_bytes, user_state_folder
+from photofinish.files import sha256_of_bytes
 
 _PATIENCE_SECONDS = 15.0
 """Longer than a training run takes to exit after its DVC was killed."""
@@ -75,7 +75,8 @@ def machine_lock() -> Path:
     It is not in TMPDIR, because clusters give each job its own. It is named after the machine,
     because several may share a home folder.
     """
-    return user_state_folder() / f"{platform.node()}.lock"
+    folder = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(folder) / "photofinish" / f"{platform.node()}.lock"
 
 
 def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:

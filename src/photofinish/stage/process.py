@@ -29,7 +29,6 @@ _STARTED_AT = "PHOTOFINISH_STAGE_STARTED_AT_MONOTONIC_SECONDS"
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "fish", "ksh", "cmd.exe", "powershell.exe"})
 _POLL_SECONDS = 1.0
 _GRACE_SECONDS = 10.0
-_TRACKER = "multiprocessing.resource_tracker"
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def kill_tree(leader: int) -> None:
     trackers = []
     for one in tree:
         with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
-            if any(_TRACKER in argument for argument in one.cmdline()):
+            if any("multiprocessing.resource_tracker" in argument for argument in one.cmdline()):
                 trackers.append(one)
                 continue
             one.kill()
