@@ -15,12 +15,11 @@ from torch import nn
 from photofinish.config.experiment import Experiment
 from photofinish.config.kinds import KINDS, AcceleratorKind
 from photofinish.errors import UserError
-from photofinish.training.failures import failures_explained
+from photofinish.training.failures import failures_explained, nondeterminism_explained
 from photofinish.training.torch_device import (
     CPU,
     Clock,
     NoAcceleratorError,
-    UnusableAcceleratorError,
     accelerator,
     configure_torch,
     configure_torch_for,
@@ -80,7 +79,7 @@ def test_cuda_numbers_gpus_as_the_driver_does_by_default(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         torch.accelerator, "is_available", lambda: seen.append(os.environ["CUDA_DEVICE_ORDER"])
     )
-    with pytest.raises((NoAcceleratorError, UnusableAcceleratorError)):
+    with pytest.raises(UserError):
         accelerator("cuda")
     assert seen == ["PCI_BUS_ID"]
 
@@ -154,15 +153,20 @@ def test_networks_use_channels_last_where_it_is_faster_and_safe(
     assert memory_format(network, device, precision) is expected
 
 
-NONE, UNUSABLE = NoAcceleratorError, UnusableAcceleratorError
-
-
 @pytest.mark.parametrize(
     ("error", "kind", "said"),
     [
-        (RuntimeError("driver too old (11040)"), NONE, r"11040.*torch is built for CUDA [\d.]+"),
-        (AssertionError("Torch not compiled with CUDA enabled"), NONE, "not compiled with CUDA"),
-        (RuntimeError("CUDA unknown error - set up"), UNUSABLE, "unknown error .*see nvidia-smi"),
+        (
+            RuntimeError("driver too old (11040)"),
+            NoAcceleratorError,
+            r"11040.*torch is built for CUDA [\d.]+",
+        ),
+        (
+            AssertionError("Torch not compiled with CUDA enabled"),
+            NoAcceleratorError,
+            "not compiled with CUDA",
+        ),
+        (RuntimeError("CUDA unknown error - set up"), UserError, "unknown error .*see nvidia-smi"),
     ],
 )
 def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
@@ -170,22 +174,25 @@ def test_a_gpu_that_torch_cannot_use_has_the_reason_of_torch(
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "init", Mock(side_effect=error))
-    with pytest.raises(kind, match=said):
+    with pytest.raises(UserError, match=said) as raised:
         accelerator("auto")
+    assert raised.type is kind
 
 
 def test_a_device_is_taken_by_its_number_and_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     current: list[int] = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: XPU)
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     assert accelerator("xpu", 1) == torch.device("xpu", 1)
     assert current == [1]
-    with pytest.raises(UnusableAcceleratorError, match=r"no xpu device 2 .*torch sees 2"):
-        accelerator("auto", 2)
     with pytest.raises(NoAcceleratorError, match=r"'xpu', and devices\.gpu\.kind is 'cuda'"):
         accelerator("cuda")
+    monkeypatch.setattr(
+        torch.accelerator, "set_device_index", Mock(side_effect=RuntimeError("no 2"))
+    )
+    with pytest.raises(UserError, match=r"xpu:2: no 2\. .*see nvidia-smi"):
+        accelerator("auto", 2)
 
 
 @pytest.mark.parametrize(("device", "waits"), [("cpu", False), ("cuda", True), ("mps", True)])
@@ -218,8 +225,11 @@ def test_free_memory_is_known_for_kinds_that_count_it(monkeypatch: pytest.Monkey
 
 ON_CPU, ON_CUDA = World(CPU), World(torch.device("cuda", 0))
 FULL = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.1"
-LESS_MEMORY = ("batch_size (it is 1000)", "precision to bf16", "input to loader")
-OTHER_MODEL = ("experiments.big.model", "deterministic: false")
+LESS_MEMORY = (
+    "its batch_size (it is 1000) or validation_batch_size",
+    "precision to bf16",
+    "input to loader",
+)
 NONDETERMINISTIC = "cumsum_cuda_kernel does not have a deterministic implementation, but you set"
 RESET = "[gloo/transport/tcp/pair.cc:545] Read error [::1]: Connection reset by peer"
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors"
@@ -237,7 +247,6 @@ def experiment(make_experiment: MakeExperiment) -> Experiment:
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), LESS_MEMORY),
         (RuntimeError("GET was unable to find an engine to execute this"), LESS_MEMORY),
         (MemoryError(), ("out of memory", *LESS_MEMORY)),
-        (RuntimeError(NONDETERMINISTIC), ("no deterministic cumsum_cuda", *OTHER_MODEL)),
         (RuntimeError(RESET), (f"big on cuda:0: {RESET}",)),
         (RuntimeError(ILLEGAL), (f"big on cuda:0: {ILLEGAL}",)),
     ],
@@ -251,6 +260,13 @@ def test_an_error_of_torch_has_its_own_words_and_what_to_change(
     assert "experiments.big" in str(raised.value)
     for text in texts:
         assert text in str(raised.value)
+
+
+def test_an_operation_that_does_not_repeat_is_named(experiment: Experiment) -> None:
+    message = pytest.raises(UserError, match=r"no deterministic cumsum_cuda.*deterministic: false")
+    torchs = failures_explained("big", experiment, ON_CUDA)
+    with message, torchs, nondeterminism_explained(experiment):
+        raise RuntimeError(NONDETERMINISTIC)
 
 
 def test_out_of_memory_on_the_cpu_is_known_from_its_allocator(experiment: Experiment) -> None:

@@ -60,7 +60,7 @@ def name_of(file: Path) -> str:
 
 
 def _hashes(files: Iterable[Path], packages: dict[str, str]) -> dict[str, str]:
-    code = {name_of(path): _sha256(path) for path in files}
+    code = {name_of(path): sha256_of_code(path) for path in files}
     code |= {f"{PACKAGE}{name}": version for name, version in packages.items()}
     return dict(sorted(code.items()))
 
@@ -162,6 +162,3 @@ def _installed(module: str) -> dict[str, str]:
     except metadata.PackageNotFoundError:  # PIL is part of pillow, for example
         names = metadata.packages_distributions().get(module)
         return {names[0]: metadata.version(names[0])} if names else {}
-
-
-_sha256 = cache(sha256_of_code)

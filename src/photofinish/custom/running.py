@@ -27,10 +27,7 @@ def accepted_arguments(
     build: Callable[..., Any], offered: Mapping[str, Any], given: dict[str, Any]
 ) -> dict[str, Any]:
     """Return `given`, plus the keys of `offered` that `build` accepts."""
-    try:
-        names = inspect.signature(build).parameters
-    except (TypeError, ValueError):  # some functions written in C have no signature
-        return given
+    names = inspect.signature(build).parameters
     return {name: value for name, value in offered.items() if name in names} | given
 
 

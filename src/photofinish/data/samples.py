@@ -233,8 +233,6 @@ def _named_classes(
             )
         classes, column = np.unique(column, return_inverse=True)
         return column.astype(np.int64), tuple(str(number) for number in classes)
-    if numbers.max() < 0:
-        raise ConfigError(f"{where}: no position has a class: all are below 0")
     names = names or tuple(map(str, range(numbers.max() + 1)))
     others = numbers_of_no_class(numbers, len(names))
     if len(others) > has_positions:

@@ -74,25 +74,16 @@ def _changes(before: Checkout, now: Checkout, allowed: float) -> dict[str, Chang
 
 
 def exported(work: Checkout, commit: str, folder: Path) -> Checkout:
-    """Write the files of a commit to a folder, with those of its submodules."""
-    _extract(work.top, commit, folder)
+    """Write the files of a commit to a folder, without those of submodules."""
+    with tempfile.TemporaryDirectory() as temporary:
+        index = f"{temporary}/index"
+        git(work.top, "read-tree", commit, GIT_INDEX_FILE=index)
+        git(work.top, "checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
     (folder / ".git").mkdir()  # so that custom code is named as in the working tree
     there = folder / work.folder.relative_to(work.top)
     if not (there / _PARAMS).is_file():
         raise ConfigError(f"{commit[:10]} has no {_PARAMS} here: name another commit")
     return Checkout(folder, there, commit[:10])
-
-
-def _extract(repository: Path, commit: str, folder: Path) -> None:
-    with tempfile.TemporaryDirectory() as temporary:
-        index = f"{temporary}/index"
-        git(repository, "read-tree", commit, GIT_INDEX_FILE=index)
-        git(repository, "checkout-index", "--all", f"--prefix={folder}/", GIT_INDEX_FILE=index)
-    for line in git(repository, "ls-tree", "-r", commit).splitlines():
-        entry, _, path = line.partition("\t")
-        _, kind, of_submodule = entry.split()
-        if kind == "commit" and (repository / path / ".git").exists():
-            _extract(repository / path, of_submodule, folder / path)
 
 
 def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:

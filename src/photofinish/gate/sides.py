@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,17 +80,17 @@ class Side:
 
     def ask(self, line: str) -> None:
         assert self._process.stdin
-        try:
+        with suppress(BrokenPipeError):  # `answer` says so
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise self._failure() from error
 
     def answer(self) -> str:
         """Return the process's next line."""
         assert self._process.stdout
         if not (line := self._process.stdout.readline()):
-            raise self._failure()
+            raise UserError(
+                f"{self._what} did not train, so there is nothing to compare: see above"
+            )
         return line.strip()
 
     def take_turn(self, steps: int) -> Turn:
@@ -98,9 +98,6 @@ class Side:
         self.ask(str(steps))
         seconds, epoch_seconds, trained, sha256 = self.answer().split()
         return Turn(float(seconds), float(epoch_seconds), int(trained), sha256)
-
-    def _failure(self) -> UserError:
-        return UserError(f"{self._what} did not train, so there is nothing to compare: see above")
 
 
 def take_turns(old: Side, new: Side, turns: list[int], number: int) -> Rounds:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from photofinish.config.networks import CustomModel, Model, TorchvisionModel
     from photofinish.data import Dtype
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _BUILT_IN = ("linear", "mlp", "cnn", "lenet")
 _PUBLISHED_CLASSES = 1000  # ImageNet's
 _WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")

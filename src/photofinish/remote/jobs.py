@@ -17,7 +17,7 @@ from pathlib import Path
 from photofinish.config.base import Name, Record
 from photofinish.errors import UserError
 from photofinish.files import state_folder
-from photofinish.git import git
+from photofinish.git import git, git_succeeds
 from photofinish.stage.locks import exclusive
 from photofinish.stage.process import run_stage
 
@@ -148,24 +148,17 @@ def clone_at(source: Path, folder: Path, commit: str) -> None:
     origins = [str(source)]
     if "origin" in _git(source, "remote").split():
         origins.append(_git(source, "remote", "get-url", "origin"))
+    is_there = ("-C", str(folder), "cat-file", "-e", f"{commit}^{{commit}}")
     for origin in origins:
-        if not _has(folder, commit):
+        if not git_succeeds(*is_there):
             refs = ("+HEAD:refs/spread/HEAD", "+refs/heads/*:refs/spread/*")
             _git(folder, "fetch", "--quiet", origin, *refs)
-    if not _has(folder, commit):
+    if not git_succeeds(*is_there):
         problem = f"the commit {commit[:12]} is not in {origins[-1]}"
         raise UserError(f"{problem}: `git push` it, then run `photofinish spread` again")
     if not (folder / "dvc.yaml").is_file() or _git(folder, "rev-parse", "HEAD") != commit:
         _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
     _share_dvc(source / ".dvc", folder / ".dvc")
-
-
-def _has(folder: Path, commit: str) -> bool:
-    try:
-        _git(folder, "cat-file", "-e", f"{commit}^{{commit}}")
-    except UserError:
-        return False
-    return True
 
 
 def _share_dvc(own: Path, cloned: Path) -> None:

@@ -10,7 +10,6 @@ import logging
 import signal
 import time
 from importlib import metadata
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from photofinish.errors import TerminatedError, UserError
@@ -29,6 +28,7 @@ DASK = {
     "distributed.comm.timeouts.tcp": "20s",  # until a cut network is noticed
     "distributed.logging": dict.fromkeys(_LOGGERS, logging.CRITICAL + 1),
 }
+_CLOSED = ("tls://", "tcp://127.", "tcp://localhost:", "tcp://[::1]:")
 _RETRY_SECONDS = 2.0
 
 
@@ -52,10 +52,7 @@ def resources_of(machine: Machine) -> dict[str, float]:
 
 def warn_if_open(address: str) -> None:
     """Print a line if other machines may reach this address, and it needs no certificate."""
-    from distributed.comm import get_address_host, resolve_address
-
-    is_loopback = ip_address(get_address_host(resolve_address(address))).is_loopback
-    if not (is_loopback or address.startswith("tls://")):
+    if not address.startswith(_CLOSED):
         print(
             f"anyone who can reach {address} can run any program here as this user: keep it in a "
             f"private network, or use certificates and tls://",

@@ -138,7 +138,5 @@ def _world_of_one(run: Run, device: torch.device) -> World:
     output = indices[0] if host.output_device is None else host.output_device
     if indices == (output,):  # the steps of a wrapped network can't be captured
         return World(device)
-    for index in indices:
-        accelerator(host.kind, index, make_current=False)
     devices = tuple(torch.device("cuda", index) for index in indices)
     return DataParallelWorld(devices, torch.device("cuda", output))

@@ -21,11 +21,8 @@ from photofinish.training.trainer import Trainer
 class JobClock:
     """Time of the job, summed over its processes if it was resumed, and of its start-up."""
 
-    startup_seconds: float
-    startup_cpu_seconds: float
-
     def __init__(self, tracker: Tracker | NoTracker, excluded_seconds: float) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
         self.started_at_unix_seconds = time.time() - seconds_since_stage_start()
         self.excluded_seconds = excluded_seconds
         """Wall time of this process that does not count, such as waits for locks and profiling."""
@@ -50,13 +47,8 @@ class JobClock:
         self.startup_seconds = seconds_since_stage_start() - self.excluded_seconds
         self.startup_cpu_seconds = time.thread_time() - self.excluded_cpu_seconds
 
-    @property
-    def tracking_seconds(self) -> float:
-        """Time in which this process waited for MLflow."""
-        return self._tracker.waited_seconds
-
     def elapsed_seconds(self) -> float:
-        excluded_seconds = self.excluded_seconds + self.tracking_seconds
+        excluded_seconds = self.excluded_seconds + self.tracker.waited_seconds
         return self.earlier_seconds + seconds_since_stage_start() - excluded_seconds
 
 

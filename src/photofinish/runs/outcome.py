@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
-from typing import Self
 
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
-from photofinish.machine.load import LoadWindow
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.pass_times import Overhead, Readings, StepsTaken
@@ -18,28 +18,24 @@ from photofinish.training.torch_device import peak_host_memory_bytes
 class Instruments:
     """Instruments of a run in one process, read between epochs only.
 
-    A `with` block watches the first training. `monitor` also watches the load of its repeats.
+    `monitor` watches the load of the first training, then of its repeats.
     """
-
-    overhead: Overhead
-    readings: Readings
 
     def __init__(self, training: Training) -> None:
         self.monitor = training.setup.load_monitor()
-        self._training, self._epochs_before, self._started_seconds = training, 0, 0.0
+        self._training = training
 
-    def __enter__(self) -> Self:
-        self._epochs_before = self._training.trainer.progress.epochs_done
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the first training, and read the instruments at its end."""
+        training = self._training
+        team = training.team
+        epochs_before = training.trainer.progress.epochs_done
         self.monitor.begin()
-        self._started_seconds = self._training.spent_seconds()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            return
-        training, team = self._training, self._training.team
-        loop_seconds = training.spent_seconds() - self._started_seconds
-        passes = training.trainer.progress.timings[self._epochs_before :]
+        started_seconds = training.spent_seconds()
+        yield
+        loop_seconds = training.spent_seconds() - started_seconds
+        passes = training.trainer.progress.timings[epochs_before:]
         self.monitor.training_ended()
         self.overhead = Overhead(
             seconds=max(0.0, loop_seconds - passed_seconds(passes)),
@@ -50,11 +46,6 @@ class Instruments:
             peak_memory_bytes=team.peak_memory_bytes(),
             peak_host_memory_bytes=max(filter(None, host_bytes), default=None),
         )
-
-    @property
-    def load(self) -> tuple[LoadWindow, ...]:
-        """Load of the training, then of its repeats."""
-        return tuple(self.monitor.windows)
 
 
 def write_model(training: Training) -> None:
@@ -92,16 +83,16 @@ def timings_of(
         warm_up_seconds=warm_up_seconds,
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         epochs=epochs,
-        epochs_left=trainer.epochs_left_out(),
+        epochs_left=trainer.experiment.epochs - trainer.planned_epochs,
         total_seconds=total_seconds,
-        tracking_seconds=clock.tracking_seconds,
+        tracking_seconds=clock.tracker.waited_seconds,
         resumed_at_epochs=training.resumed_at_epochs,
         training_image_count=image_count,
         steps_per_epoch=trainer.steps_per_epoch,
         images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
         repeats=repeats,
         overhead=instruments.overhead,
-        load=instruments.load,
+        load=tuple(instruments.monitor.windows),
         identity=run.identity(),
         **dict(instruments.readings),
     )

@@ -204,16 +204,9 @@ class Run:
         return self.checkpoint_folder() / "experiment"
 
     def finished_times(self) -> records.TrainingTimes | None:
-        """Read the times kept beside the last checkpoint of a finished training, unless damaged."""
+        """Return the times kept beside the last checkpoint, or None if it has epochs to train."""
         file = self.checkpoint_folder() / records.TIMINGS
-        if not file.is_file():
-            return None
-        try:
-            return records.read_record(file, records.TrainingTimes)
-        except UserError:
-            print(f"{self.title}  {file} is damaged and not used", flush=True)
-            file.unlink(missing_ok=True)
-            return None
+        return records.read_record(file, records.TrainingTimes) if file.is_file() else None
 
     def keep_times(self, timings: records.TrainingTimes) -> None:
         self.finished_by().write_text(os.environ.get("DVC_EXP_NAME", ""), encoding="utf-8")

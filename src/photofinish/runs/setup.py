@@ -22,7 +22,7 @@ from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, part_of
 from photofinish.training.custom_check import fails_in_channels_last, validate_custom_model
 from photofinish.training.custom_step import CustomStep, step_with_a_loss
-from photofinish.training.failures import failures_explained
+from photofinish.training.failures import failures_explained, nondeterminism_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
 from photofinish.training.losses import Loss
@@ -36,8 +36,10 @@ from photofinish.training.world import World
 def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
     """Configure torch for the run. In this block, errors have the experiment's name."""
     experiment = run.experiment
-    with failures_explained(
-        run.name, experiment, team, runs_custom_code=bool(experiment.custom_code)
+    runs_custom_code = bool(experiment.custom_code)
+    with (
+        failures_explained(run.name, experiment, team, runs_custom_code=runs_custom_code),
+        nondeterminism_explained(experiment),
     ):
         configure_torch_for(experiment, device, run.host.threads or 1)
         yield

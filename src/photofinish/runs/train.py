@@ -76,7 +76,7 @@ def _train_own_seed(
         clock.include(warm_up.first_seconds)
         clock.startup_ended()
         tracker.wait_until_ready()
-        with instruments:  # samples the load, and times this loop's overhead
+        with instruments.watching():  # samples the load, and times this loop's overhead
             for metrics, timing in training.epochs():
                 tracker.epoch_ended(metrics, timing)
                 instruments.monitor.epoch_ended()

@@ -22,7 +22,6 @@ from photofinish.runs.run import Run, epochs_in_time
 from photofinish.runs.setup import Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.checkpoint import CheckpointStore
-from photofinish.training.failures import NonFiniteLossError
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
@@ -226,10 +225,7 @@ def train_further_seeds(
         experiment = run.experiment.model_copy(update=alone)
         setup = Setup(replace(run, experiment=experiment), device, team)
         training = Training(setup, setup.new_network(), f"seed {seed}", spent_seconds, last_epoch)
-        try:
-            training.run()
-        except NonFiniteLossError as error:
-            raise NonFiniteLossError(f"from seed {seed}, {error}") from error
+        training.run()
         progress = training.trainer.progress
         epochs.append(tuple(progress.timings))
         spent_seconds += passed_seconds(progress.timings)

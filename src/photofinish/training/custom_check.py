@@ -73,7 +73,7 @@ def validate_custom_model(
     name, precision = f"model {experiment.model.name}", experiment.precision
     images, targets = batch
     device = leaves(images)[0].device
-    one, other = _copied(network, name), _copied(network, name)
+    other = copy.deepcopy(network)
     layout = memory_format(network, device, precision)
     images = to_memory_format(images, layout)
 
@@ -84,15 +84,16 @@ def validate_custom_model(
     shapes = map_nested(lambda tensor: tuple(tensor.shape[1:]), images)
     failing = f"{name} fails in a step on {samples_in(targets)} samples of shape {shapes}"
     with run_custom_code(failing), nondeterminism_explained(experiment):
-        first, again = step(one), step(other)
+        first = step(copy.deepcopy(network))
+        again = step(other)
     if experiment.deterministic and (what := _difference(first, again)):
         raise UserError(
             f"{name} doesn't repeat: from the same start, on the same samples, a second step gives "
             f"a different {what}. torch, numpy.random and random are seeded, so look for other "
             f"random numbers, or the time. deterministic: false in params.yaml allows it"
         )
-    del one, first, again  # a third copy might not fit into a GPU's memory
-    restored = _copied(network, name)
+    del first, again  # a third copy might not fit into a GPU's memory
+    restored = copy.deepcopy(network)
     with run_custom_code(failing), nondeterminism_explained(experiment):
         restored.load_state_dict(other.state_dict())
         second, second_restored = step(other), step(restored)
@@ -101,16 +102,6 @@ def validate_custom_model(
             f"{name} keeps state outside its state_dict, so checkpoints lose it: resumed after "
             f"one step, the next gives a different {what}. Keep it in a buffer (register_buffer)"
         )
-    if custom_step:
-        return
-    in_evaluation = run_custom_code(f"{name} fails in evaluation (after eval(), in inference mode)")
-    with in_evaluation, torch.inference_mode(), autocast(device, precision):
-        call_with(other.eval(), images)
-
-
-def _copied(network: nn.Module, name: str) -> nn.Module:
-    with run_custom_code(f"{name} can't be copied, as copy.deepcopy does"):
-        return copy.deepcopy(network)
 
 
 def _difference(first: StepResult, second: StepResult) -> str | None:

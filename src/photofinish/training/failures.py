@@ -24,34 +24,30 @@ _OUT_OF_MEMORY = re.compile(
     r"unable to find a valid cuDNN algorithm",
     re.I,
 )
-_NONDETERMINISTIC = "deterministic implementation"
 _WORKER_FAILED = re.compile(
     r"DataLoader worker \(pid[^)]*\) [^\n.]*|unable to allocate shared memory.*"
 )
 _LIBRARY = re.compile(r"CUDA|HIP error|cuDNN|CUDNN|CUBLAS|NCCL|MIOpen|gloo")
 
 
-class NonFiniteLossError(UserError):
-    """Loss that is no longer finite, so that training on would waste time."""
-
-
 def check_finite(
+    seed: int,
     epoch: int,
     first_failing: float,
     steps: int,
     validation_loss: float | None,
     learning_rate: float,
 ) -> None:
-    """Raise NonFiniteLossError if a loss isn't finite. `first_failing` is infinity for no step."""
+    """Raise UserError if a loss isn't finite. `first_failing` is infinity for no step."""
     if math.isfinite(first_failing):
         where = f"at step {first_failing + 1} of {steps}"
     elif validation_loss is not None and not math.isfinite(validation_loss):
         where = "in validation"
     else:
         return
-    raise NonFiniteLossError(
-        f"the loss is no longer finite: epoch {epoch + 1}, {where}. The training has diverged: "
-        f"lower the learning rate in params.yaml (it is {learning_rate:g})"
+    raise UserError(
+        f"the loss is no longer finite: seed {seed}, epoch {epoch + 1}, {where}. The training has "
+        f"diverged: lower the learning rate in params.yaml (it is {learning_rate:g})"
     )
 
 
@@ -79,12 +75,9 @@ def failures_explained(
             line = next(filter(_OUT_OF_MEMORY.search, text.splitlines()), text or "out of memory")
             raise UserError(
                 f"experiments.{name}: {line.rstrip('.')}. In params.yaml, lower its batch_size (it "
-                f"is {experiment.batch_size}), set its precision to bf16 or its input to loader, "
-                f"or choose a smaller model or smaller samples"
+                f"is {experiment.batch_size}) or validation_batch_size, set its precision to bf16 "
+                f"or its input to loader, or choose a smaller model or smaller samples"
             ) from error
-        if _NONDETERMINISTIC in text:
-            key = f"experiments.{name}.model"
-            raise UserError(_nondeterministic(experiment, key, text)) from error
         if runs_custom_code and has_user_frame(error):
             traceback = user_traceback(error)
             raise UserError(f"experiments.{name}: custom code failed:\n{traceback}") from error
@@ -108,14 +101,11 @@ def nondeterminism_explained(experiment: Experiment) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if _NONDETERMINISTIC not in str(error):
+        operation, _, rest = str(error).strip().partition(" ")
+        if "deterministic implementation" not in rest:
             raise
-        raise UserError(_nondeterministic(experiment, "model", str(error))) from error
-
-
-def _nondeterministic(experiment: Experiment, key: str, text: str) -> str:
-    return (
-        f"model {experiment.model.name} can't be trained on this device with the same result each "
-        f"time: torch has no deterministic {text.split()[0]}. Choose another model in params.yaml "
-        f"({key}), or let results differ (deterministic: false)"
-    )
+        raise UserError(
+            f"model {experiment.model.name} can't be trained on this device with the same result "
+            f"each time: torch has no deterministic {operation}. Choose another model in "
+            f"params.yaml, or let results differ (deterministic: false)"
+        ) from error

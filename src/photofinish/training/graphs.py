@@ -212,7 +212,12 @@ def choose_steps(
         return step.because(TURNED_OFF)
     if recorder is None:
         return step.because(f"steps are captured on CUDA and ROCm only, not on {device.type}")
-    if why_not := _why_not_with(state, training) or why_not_captured(experiment):
+    why_not = why_not_captured(experiment)
+    if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        why_not = "its network is wrapped, for several devices"
+    elif training.image_count < training.batch_size:
+        why_not = "an epoch has no whole batch"
+    if why_not:
         return fall_back(experiment, step, why_not)
     at_once = steps_per_graph(experiment, training, state.network)
     graphed = GraphedSteps(step, criterion, recorder, training.batch_size, at_once)
@@ -241,14 +246,6 @@ def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
             f"`cuda_graphs: auto` takes them one by one then"
         )
     return step.because(why)
-
-
-def _why_not_with(state: TrainState, training: Batches) -> str | None:
-    if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return "its network is wrapped, for several devices"
-    if training.image_count < training.batch_size:
-        return "an epoch has no whole batch"
-    return None
 
 
 def _try(

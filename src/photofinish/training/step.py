@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from photofinish.errors import ConfigError
 from photofinish.nested import samples_in
 from photofinish.training.batches import Batch, Batches, split_batch
 from photofinish.training.custom_step import CustomStep
@@ -34,12 +33,6 @@ class Step:
         self, experiment: params.Experiment, criterion: Loss, team: World, training: Batches
     ) -> None:
         self.custom = CustomStep(experiment.step) if experiment.step else None
-        last = training.batch_samples(training.steps - 1)
-        if self.custom and last < team.size:
-            raise ConfigError(
-                f"batch_size {training.batch_size} leaves {last} samples for the last batch of "
-                f"{team.size} processes, and a step needs one in each: set another"
-            )
         self._criterion, self._team, self._training = criterion, team, training
         self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
         collates = experiment.input.name == "loader" and experiment.input.collate is not None

@@ -39,15 +39,11 @@ class NoAcceleratorError(UserError):
     """Missing accelerator with these drivers and this torch. This is a result, not a failure."""
 
 
-class UnusableAcceleratorError(UserError):
-    """Accelerator that the driver lists but torch can't use at the moment."""
-
-
 def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:
     """Return the accelerator with this number, if it is of the given kind (`auto`: any).
 
     Called only if a driver lists an accelerator. Raises NoAcceleratorError if torch isn't built for
-    it, or UnusableAcceleratorError if torch can't use it at the moment.
+    it, or UserError if torch can't use it at the moment.
     """
     # Number GPUs as the driver, nvidia-smi and `plan` do. CUDA's default begins with the fastest.
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -58,19 +54,11 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
         raise NoAcceleratorError(
             f"the accelerator here is '{device}', and devices.gpu.kind is '{kind}'"
         )
-    count = torch.accelerator.device_count()
-    if index >= count:
-        raise UnusableAcceleratorError(
-            f"there is no {device.type} device {index} (the first is 0): torch sees {count}. "
-            f"{_TRY_AGAIN}"
-        )
     if make_current:
         try:
             torch.accelerator.set_device_index(index)
         except RuntimeError as error:
-            raise UnusableAcceleratorError(
-                f"{device.type}:{index}: {str(error).strip()}. {_TRY_AGAIN}"
-            ) from error
+            raise UserError(f"{device.type}:{index}: {str(error).strip()}. {_TRY_AGAIN}") from error
     return torch.device(device.type, index)
 
 
@@ -85,7 +73,7 @@ def _not_available() -> UserError:
         message += f": {str(error).strip().splitlines()[0].rstrip('.')}"
         if "driver" in message and "too old" in message:
             return NoAcceleratorError(f"{message}. torch is built for CUDA {torch.version.cuda}")
-    return UnusableAcceleratorError(f"{message}. {_TRY_AGAIN}")
+    return UserError(f"{message}. {_TRY_AGAIN}")
 
 
 class Clock:
@@ -145,15 +133,6 @@ def torch_restored() -> Iterator[None]:
         torch.set_deterministic_debug_mode(deterministic)
 
 
-def compile_network(network: nn.Module, *, deterministic: bool) -> None:
-    """Compile the network, separately for each batch size.
-
-    Inductor chooses kernels by timing them, unless use_deterministic_algorithms forbids it.
-    """
-    torch.use_deterministic_algorithms(deterministic)
-    network.compile(dynamic=False)
-
-
 def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
     """Return channels_last for a network that convolves, else the contiguous format.
 
@@ -194,10 +173,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     """Return the context of the forward pass."""
     dtype = PRECISIONS[precision].autocast
     return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
-
-
-def gradient_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def effective_precision(device: torch.device, precision: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from photofinish.errors import UserError
 from photofinish.training.batches import Batch, Batches, first_samples
 from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.failures import is_out_of_memory
@@ -50,26 +49,20 @@ def run_each_size(trainer: Trainer, state: TrainState) -> float:
 
 
 def _fit_validation(trainer: Trainer, state: TrainState) -> None:
-    """Validate on each batch size. Halve batches that memory is too small for.
-
-    Raises UserError if the size is fixed or no larger than a training batch.
-    """
-    while True:
-        try:
-            return validate_each_size(trainer, state)
-        except (MemoryError, RuntimeError) as error:
-            if trainer.validation is None or not is_out_of_memory(error):
-                raise
-            size, settings = largest_batch(trainer.validation), trainer.experiment
-            smaller = max(settings.batch_size, size // 2)
-            if smaller >= size or settings.validation_batch_size or trainer.team.size > 1:
-                reason = str(error).partition("\n")[0].rstrip(".") or "out of memory"
-                raise UserError(
-                    f"validation fails on {size} samples at once ({reason}): "
-                    f"set a lower validation_batch_size in params.yaml"
-                ) from error
-        # The error holds the failed batch's tensors, so their memory is free only here.
-        trainer.validation.resize(smaller)
+    """Validate on each batch size. If memory is too small, take the size of training batches."""
+    settings = trainer.experiment
+    try:
+        validate_each_size(trainer, state)
+    except (MemoryError, RuntimeError) as error:
+        may_shrink = not settings.validation_batch_size and trainer.team.size == 1
+        is_larger = largest_batch(trainer.validation) > settings.batch_size
+        if not (trainer.validation and may_shrink and is_larger and is_out_of_memory(error)):
+            raise
+    else:
+        return
+    # The error holds the failed batch's tensors, so their memory is free only here.
+    trainer.validation.resize(settings.batch_size)
+    validate_each_size(trainer, state)
 
 
 def validate_each_size(trainer: Trainer, state: TrainState) -> None:

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from photofinish.models.registry import BATCH_NORMS
 from photofinish.training.torch_device import Clock, forget_peak_memory, peak_memory_bytes
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -48,12 +47,6 @@ class World:
 
     def parallel(self, network: nn.Module) -> nn.Module:
         """Wrap the network for a training step. `network` keeps its weights and their names."""
-        return network
-
-    def unwrapped(self, network: nn.Module) -> nn.Module:
-        """Return the network in a wrapper made by `parallel`."""
-        if isinstance(network, nn.DataParallel | DistributedDataParallel):
-            network = network.module
         return network
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
@@ -109,8 +102,6 @@ class DistributedWorld(World):
 
     def adapt(self, network: nn.Module) -> nn.Module:
         """Convert BatchNorm to SyncBatchNorm, so that ranks normalise over the whole batch."""
-        if not any(isinstance(module, BATCH_NORMS) for module in network.modules()):
-            return network
         convert = nn.SyncBatchNorm.convert_sync_batchnorm
         converted: nn.Module = convert(network, self._gradients)  # type: ignore[no-untyped-call]
         return converted
