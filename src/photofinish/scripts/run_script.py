@@ -34,7 +34,7 @@ from photofinish.wording import counted, listed, seconds
 _PACKAGE = "_photofinish"
 """Name of the recorder in a script's process, whose Python may lack photofinish."""
 _SITECUSTOMIZE = f"from {_PACKAGE}.hooks import begin\nbegin(__file__)\n"
-_POLL_SECONDS = 1.0
+_POLL_SECONDS, _STDIN = 1.0, Path("/dev/stdin")
 _ENOUGH_SECONDS = 15.0
 """Time of training to watch. Of recorded trainings, 60 s hold no more of the other runs' times."""
 UNSEEN_SECONDS = 30.0
@@ -125,6 +125,7 @@ def run_recorded(
     `kind` is torch's name of the device to compute on. For the CPU, GPUs are hidden. If the script
     fails as it asks for one, run it again with cuda meaning the CPU.
     """
+    place = os.lseek(0, 0, os.SEEK_CUR) if takes_input and _STDIN.is_file() else None
     with recording(kind, gpus) as (folder, own_variables):
         gpu = own_variables["CUDA_VISIBLE_DEVICES"].partition(",")[0] if kind == "cuda" else ""
         was_used = bool(gpu) and nvidia_gpu_works(gpu)
@@ -150,13 +151,11 @@ def run_recorded(
     asked = trained.failure if trained and not trained.taken_steps else None
     if kind == "cpu" and not cuda_at and asked and not asked.is_own_check:
         print(_AGAIN.format(asked.at), file=sys.stderr)
+        if place is not None:
+            os.lseek(0, place, os.SEEK_SET)
+        mapped = {**variables, MAPS_CUDA: asked.at}
         return run_recorded(
-            command,
-            kind,
-            until,
-            {**variables, MAPS_CUDA: asked.at},
-            shows_output=shows_output,
-            takes_input=takes_input,
+            command, kind, until, mapped, shows_output=shows_output, takes_input=takes_input
         )
     text = command if isinstance(command, str) else shlex.join(command)
     if trained:
