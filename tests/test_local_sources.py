@@ -353,7 +353,7 @@ def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(birds: P
     text = PARAMS.replace("folder, path: photos", "folder, path: photos/birds.csv")
     text = text.replace("photos/birds.csv", "photos", 1).replace("model: linear", "model: lineer")
     text = text.replace("digits, validation: 1, test: 1}", "MNIST, root: no, validation: 1}")
-    write_params(birds, text)
+    write_params(birds, f"{text}\ncompare: {{references: [elsewhere]}}\n")
     with pytest.raises(ConfigError) as caught:
         state(birds)
     for problem in (
@@ -361,6 +361,7 @@ def test_wrong_paths_are_reported_by_their_keys_with_all_other_mistakes(birds: P
         'datasets.sorted.path = "photos/birds.csv"\n    no such folder',
         "datasets.digits.root = ",
         "experiments.first.model.name = ",
+        'compare.references.0 = "elsewhere"\n    reference/ has no folder yet',
     ):
         assert problem in str(caught.value)
 

@@ -25,8 +25,8 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 """Network of timm in its source files, as `plan` need not import it."""
 
 
-def check_paths(params: Params) -> Iterator[ConfigProblem]:
-    """Yield the paths in params.yaml that can't be used."""
+def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
+    """Yield the paths in params.yaml that can't be used, and the names that reference/ lacks."""
     project = project_root().resolve()
     for name, dataset in params.datasets.items():
         for place in dataset.paths():
@@ -50,6 +50,17 @@ def check_paths(params: Params) -> Iterator[ConfigProblem]:
                 if not path.exists():
                     problem = f"no such file or folder ({path}): create it, or correct the path"
                     yield ConfigProblem((section, name, "deps", number), problem, dep)
+    chosen = params.comparing.references
+    if isinstance(chosen, str):  # "all" or "none"
+        return
+    folders = references.iterdir() if references.is_dir() else ()
+    machines = sorted(path.name for path in folders if path.is_dir())
+    for number, name in enumerate(chosen):
+        if name not in machines:
+            problem = f"{references}/ has no folder yet"
+            if machines:
+                problem = unknown_name("folder", name, machines)
+            yield ConfigProblem(("compare", "references", number), problem, name)
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
