@@ -294,7 +294,11 @@ def _fingerprints(
     return Layer(name, largest == 0, True, difference=largest)
 
 
-def _curves(cpu: Sequence[EpochMetrics], device: Sequence[EpochMetrics], tolerance: float) -> Layer:
+def _curves(
+    cpu: Sequence[EpochMetrics],
+    device: Sequence[EpochMetrics],
+    tolerance: float,
+) -> Layer:
     """Compare losses. The first epoch decides, because rounding errors grow over epochs."""
     name = "loss curves"
     if len(cpu) != len(device):

@@ -142,7 +142,12 @@ def _shares(job: Job, costs: StepCosts | None, step_seconds: float | None) -> di
     return waiting | parts | {"the rest": max(0.0, computing - sum(parts.values()))}
 
 
-def fixed_share(samples: int, seconds: float, other_samples: int, other_seconds: float) -> float:
+def fixed_share(
+    samples: int,
+    seconds: float,
+    other_samples: int,
+    other_seconds: float,
+) -> float:
     """Return the share of a step's time that would be left without samples.
 
     Extrapolates a line through two batch sizes.

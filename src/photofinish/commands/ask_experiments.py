@@ -122,7 +122,12 @@ def sample_on_both(name: str, seconds: float) -> tuple[JobPair, dict[DeviceLabel
     return JobPair(jobs["cpu"], jobs.get("gpu"), reason), measured
 
 
-def sample(name: str, device: DeviceLabel, planned: ExperimentPlan, seconds: float) -> Measured:
+def sample(
+    name: str,
+    device: DeviceLabel,
+    planned: ExperimentPlan,
+    seconds: float,
+) -> Measured:
     """Measure an experiment on a device for about `seconds` seconds, into a temporary record."""
     on_cpu = device == "cpu"
     with tempfile.TemporaryDirectory(prefix="photofinish-") as folder:

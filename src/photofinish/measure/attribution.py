@@ -263,7 +263,12 @@ def _twin(trainer: Trainer) -> Trainer:
 
 
 @contextmanager
-def _configured(settings: Experiment, device: torch.device, *, is_cast: bool) -> Iterator[None]:
+def _configured(
+    settings: Experiment,
+    device: torch.device,
+    *,
+    is_cast: bool,
+) -> Iterator[None]:
     """Set up torch as for these settings, and restore it."""
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)

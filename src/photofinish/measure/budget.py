@@ -38,7 +38,11 @@ class Budget:
 
     @classmethod
     def of(
-        cls, job_seconds: float, most_seconds: float | None = None, *, in_one_block: bool = True
+        cls,
+        job_seconds: float,
+        most_seconds: float | None = None,
+        *,
+        in_one_block: bool = True,
     ) -> Budget:
         """Return the seconds for a job: a fifth of its time, from 1.5 s to `most_seconds`.
 

@@ -36,7 +36,12 @@ LEAST_WITH_WORKERS_SECONDS = 1.0
 _Result = TypeVar("_Result")
 
 
-def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: int) -> LoaderTimes:
+def measure(
+    batches: LoaderBatches,
+    budget: Budget,
+    ends_seconds: float,
+    cores: int,
+) -> LoaderTimes:
     """Time loading in this process, then try workers."""
     # As PyTorch does in a worker.
     with with_threads(1 if batches.settings.workers else torch.get_num_threads()):

@@ -210,7 +210,11 @@ def try_block(
 
 
 def with_input(
-    trainer: Trainer, state: TrainState, one: OneInput, steps: int, settling_seconds: float = 0.0
+    trainer: Trainer,
+    state: TrainState,
+    one: OneInput,
+    steps: int,
+    settling_seconds: float = 0.0,
 ) -> Way:
     """Return steps with the batches of an input, `steps` or more in a sample, warmed up.
 

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 
 def build_custom(
-    model: CustomModel, shape: Any, classes: int, dtype: Nested[Dtype], weights: Path | None = None
+    model: CustomModel,
+    shape: Any,
+    classes: int,
+    dtype: Nested[Dtype],
+    weights: Path | None = None,
 ) -> nn.Module:
     """Build the network and initialize its lazy modules. All generators must be seeded before."""
     reference = model.reference

@@ -46,7 +46,11 @@ def job_settings(record: records.TrainingRecord) -> JobSettings:
     )
 
 
-def _key(record: records.TrainingRecord, settings: Experiment, epochs: int | None = None) -> str:
+def _key(
+    record: records.TrainingRecord,
+    settings: Experiment,
+    epochs: int | None = None,
+) -> str:
     """Return a key of settings, data, published weights and custom code."""
     code = {
         name: sha256

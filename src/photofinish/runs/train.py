@@ -41,7 +41,11 @@ def train_rank(
 
 
 def train(
-    run: Run, device: torch.device, team: World, tracker: Tracker | NoTracker, waited_seconds: float
+    run: Run,
+    device: torch.device,
+    team: World,
+    tracker: Tracker | NoTracker,
+    waited_seconds: float,
 ) -> None:
     """Train from the last checkpoint, if any, and write the results."""
     if team.is_main:
@@ -62,7 +66,11 @@ def train(
 
 
 def _train_own_seed(
-    run: Run, device: torch.device, team: World, tracker: Tracker | NoTracker, waited_seconds: float
+    run: Run,
+    device: torch.device,
+    team: World,
+    tracker: Tracker | NoTracker,
+    waited_seconds: float,
 ) -> records.TrainingTimes:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     clock = JobClock(tracker, waited_seconds)

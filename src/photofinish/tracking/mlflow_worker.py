@@ -72,7 +72,12 @@ def epochs(epochs: list[tuple[EpochMetrics, EpochTiming]], training_images: int)
     open_project().client.log_batch(run_id, metrics)
 
 
-def training_ended(name: str, device: DeviceLabel, results: Path, checkpoints: list[Path]) -> None:
+def training_ended(
+    name: str,
+    device: DeviceLabel,
+    results: Path,
+    checkpoints: list[Path],
+) -> None:
     store, (run_id, _) = open_project(), _live.popitem()
     for path in checkpoints:
         store.client.log_artifact(run_id, str(path), "checkpoints")

@@ -119,7 +119,11 @@ def _example(record: records.TrainingRecord) -> Any:
 
 
 def as_served(
-    network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...], dtype: Any, dimensions: int
+    network: nn.Module,
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    dtype: Any,
+    dimensions: int,
 ) -> nn.Module:
     """Return the network with the normalisation of its training.
 

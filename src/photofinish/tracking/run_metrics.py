@@ -19,7 +19,11 @@ KEY = re.compile(r"[\w. -]{1,250}")
 """Names that MLflow allows."""
 
 
-def epoch_metrics(metrics: EpochMetrics, timing: EpochTiming, training_images: int) -> list[Metric]:
+def epoch_metrics(
+    metrics: EpochMetrics,
+    timing: EpochTiming,
+    training_images: int,
+) -> list[Metric]:
     """Return the metrics of one epoch, at its end."""
     values = asdict(metrics) | asdict(timing)
     values["images_per_second"] = training_images / timing.training_seconds

@@ -68,7 +68,12 @@ def check_several_optimizers(experiment: params.Experiment) -> None:
 class BatchTransform:
     """Transform of training batches on the device, seeded by (seed, epoch, batch)."""
 
-    def __init__(self, settings: params.BatchTransformSettings, seed: int, classes: int) -> None:
+    def __init__(
+        self,
+        settings: params.BatchTransformSettings,
+        seed: int,
+        classes: int,
+    ) -> None:
         self._name, self._seed = settings.name, seed
         custom = TRANSFORMS.reference(settings.name).load()
         with run_custom_code(f"batch_transform {settings.name} can't be made"):

@@ -116,7 +116,12 @@ class GraphedSteps:
     """Reason for launching steps together, for the record."""
 
     def __init__(
-        self, step: Step, criterion: Loss, recorder: CudaRecorder, batch_size: int, at_once: int
+        self,
+        step: Step,
+        criterion: Loss,
+        recorder: CudaRecorder,
+        batch_size: int,
+        at_once: int,
     ) -> None:
         self._step, self._criterion, self.recorder = step, criterion, recorder
         self._batch_size, self.at_once = batch_size, at_once

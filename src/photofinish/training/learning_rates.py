@@ -29,7 +29,11 @@ Rates = tuple[float, ...]
 
 
 @contextmanager
-def override_groups(optimizer: Optimizer, key: str, values: Sequence[object]) -> Iterator[None]:
+def override_groups(
+    optimizer: Optimizer,
+    key: str,
+    values: Sequence[object],
+) -> Iterator[None]:
     """Override a setting of each of the optimizer's parameter groups within the block."""
     groups = optimizer.param_groups
     before = [{name: group[name] for name in (key,) if name in group} for group in groups]

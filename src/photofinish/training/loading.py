@@ -47,7 +47,13 @@ class SampleKind(NamedTuple):
 class LoadedSamples(Dataset[Batch]):
     """Samples of one part in the form that a network gets, and their collation into batches."""
 
-    def __init__(self, part: Part, settings: LoaderInput, seed: int, padding: int = 0) -> None:
+    def __init__(
+        self,
+        part: Part,
+        settings: LoaderInput,
+        seed: int,
+        padding: int = 0,
+    ) -> None:
         self.part, self._seed, self._padding = part, seed, padding
         self.transform = _Transform.of(settings.transform, seed, "training item")
         self._eval_transform = _Transform.of(settings.eval_transform, seed, f"{part.name} item")

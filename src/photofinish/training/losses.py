@@ -96,7 +96,12 @@ def _nll_gradients(log_probs: torch.Tensor, targets: list[torch.Tensor]) -> list
 class Loss:
     """Loss of a batch: a mean, or a sum and a weight, which add up over batches."""
 
-    def __init__(self, settings: params.Loss | None, task: TaskName, device: torch.device) -> None:
+    def __init__(
+        self,
+        settings: params.Loss | None,
+        task: TaskName,
+        device: torch.device,
+    ) -> None:
         self.task = TASKS[task].read_by(settings)
         if problem := _loss_problem(settings.name if settings else None, self.task):
             raise ConfigError(problem)

@@ -79,7 +79,11 @@ def _not_available() -> UserError:
 class Clock:
     """Clock that waits for the device and for other ranks before it reads the time."""
 
-    def __init__(self, device: torch.device, barrier: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        barrier: Callable[[], object] | None = None,
+    ) -> None:
         self._is_accelerator = is_accelerator(device)
         self._barrier = barrier
 
@@ -133,7 +137,11 @@ def torch_restored() -> Iterator[None]:
         torch.set_deterministic_debug_mode(deterministic)
 
 
-def memory_format(network: nn.Module, device: torch.device, precision: str) -> torch.memory_format:
+def memory_format(
+    network: nn.Module,
+    device: torch.device,
+    precision: str,
+) -> torch.memory_format:
     """Return channels_last for a network that convolves, else the contiguous format.
 
     fp32 on CUDA stays contiguous, since its kernels are made for that. MPS does too, where

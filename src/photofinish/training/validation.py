@@ -125,7 +125,12 @@ class Validator:
         correct, predicted = task.num_correct(outputs, targets), task.num_predictions(targets)
         return Scores(loss, weight, correct, predicted, judged)
 
-    def capture(self, state: TrainState, validation: Batches, steps: GraphedSteps) -> str | None:
+    def capture(
+        self,
+        state: TrainState,
+        validation: Batches,
+        steps: GraphedSteps,
+    ) -> str | None:
         """Capture a whole validation on resident batches. Return why a capture failed, or None.
 
         Its sums must equal those of `evaluate`, also after more steps. Custom steps, metrics on
