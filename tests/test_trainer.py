@@ -71,6 +71,17 @@ def normalised(split: PackedSplit, part: PartName) -> tuple[torch.Tensor, torch.
     return (images / 255 - mean) / std, torch.from_numpy(split.labels(part))
 
 
+@pytest.mark.parametrize(("patience", "done", "left"), [(1, 2, 0), (9, 5, 4)])
+def test_a_time_limit_leaves_no_epochs_of_a_training_that_stopped_early(
+    trainer_of: MakeTrainer, patience: int, done: int, left: int
+) -> None:
+    rule = {"patience": patience, "min_delta": 10.0}  # the first epoch stays the best one
+    trainer = trainer_of(epochs=9, early_stopping=rule)
+    trainer.last_epoch = 5
+    assert trained(trainer).progress.epochs_done == done
+    assert trainer.epochs_left_out() == left
+
+
 @pytest.mark.parametrize("network", [network_with_state, convolutions])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_training_again_gives_the_same_bits_in_every_precision(

@@ -83,7 +83,7 @@ def timings_of(
         warm_up_seconds=warm_up_seconds,
         steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
         epochs=epochs,
-        epochs_left=trainer.experiment.epochs - trainer.planned_epochs,
+        epochs_left=trainer.epochs_left_out(),
         total_seconds=total_seconds,
         tracking_seconds=clock.tracker.waited_seconds,
         resumed_at_epochs=training.resumed_at_epochs,

@@ -95,21 +95,19 @@ class Trainer:
         self.steps_done = 0
         """Number of steps so far. A progress bar reads it from another thread."""
 
-    def fresh_state(
-        self, network: nn.Module, layout: torch.memory_format, wrapped: nn.Module | None = None
-    ) -> TrainState:
+    def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler, and wrap the network."""
-        experiment = self.experiment
-        is_scaled = experiment.precision == "fp16"
-        scaler = torch.amp.GradScaler(self.device.type, enabled=is_scaled)
-        optimizers = build_optimizers(experiment.optimizer, network, loss_is_scaled=is_scaled)
+        experiment, itself = self.experiment, self.team.unwrapped(network)
+        scaler = torch.amp.GradScaler(self.device.type, enabled=experiment.precision == "fp16")
+        is_scaled = scaler.is_enabled()
+        optimizers = build_optimizers(experiment.optimizer, itself, loss_is_scaled=is_scaled)
         if len(optimizers) > 1:
             check_several_optimizers(experiment)
         schedule = LearningRates(experiment, optimizers[0], self.steps_per_epoch)
-        if wrapped is None:  # not before: DDP must see which layers an optimizer froze
-            wrapped = self.team.parallel(network)
-        average = AveragedWeights(network, experiment.ema) if experiment.ema else None
-        return TrainState(wrapped, optimizers, schedule, scaler, layout, average)
+        if network is itself:  # not before: DDP must see which layers an optimizer froze
+            network = self.team.parallel(network)
+        average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
+        return TrainState(network, optimizers, schedule, scaler, layout, average)
 
     @property
     def result(self) -> nn.Module:
@@ -137,18 +135,18 @@ class Trainer:
             self.release()
             self.result.load_state_dict(self.best_weights)
 
-    @property
-    def planned_epochs(self) -> int:
-        """Number of epochs, which a time limit may lower and early stopping does not."""
-        return self.last_epoch or self.experiment.epochs
-
     def epochs_left(self) -> int:
         """Return how many epochs are left. With `early_stopping`, training may end earlier."""
-        rule = self.experiment.early_stopping
-        if rule and self.progress.epochs_without_better(rule) >= rule.patience:
+        if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         # A further seed's checkpoint may be from a longer limit.
-        return max(0, self.planned_epochs - self.progress.epochs_done)
+        return max(0, (self.last_epoch or self.experiment.epochs) - self.progress.epochs_done)
+
+    def epochs_left_out(self) -> int:
+        """Return how many planned epochs a time limit leaves untrained."""
+        if self.progress.is_stopped(self.experiment.early_stopping):
+            return 0
+        return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
         """Train and validate one epoch. Read training losses back after both passes are timed."""
@@ -253,9 +251,8 @@ class Trainer:
         validates = self.validation is not None
         validation_loss = sum(losses) / sum(weights) if validates else None
         rate = self.state.schedule.rates[0]
-        check_finite(
-            self.experiment.seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate
-        )
+        seed = self.experiment.seed
+        check_finite(seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate)
         train_loss = sum(train_sums) / self.training.image_count
         has_accuracy = validates and self.validator.has_accuracy
         accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
@@ -327,7 +324,7 @@ class Trainer:
         else:
             before = copy.deepcopy(network.state_dict())
             try:
-                yield self.fresh_state(network, layout, state.network.train())
+                yield self.fresh_state(state.network.train(), layout)
             finally:  # a step that fails for lack of memory must not change the result
                 network.load_state_dict(before)
                 network.zero_grad()
