@@ -41,8 +41,8 @@ from photofinish.training.world import World
 
 Make = Callable[..., Setup]
 CNN = {"name": "cnn", "channels": (4,), "hidden": (8,)}
-ADAM = {"name": "adam", "lr": 2**-7}
-"""Optimizer with a learning rate that is exact in float32 and float64."""
+ADAM, ADAMW = ({"name": name, "lr": 2**-7} for name in ("adam", "adamw"))
+"""Optimizers with a learning rate that is exact in float32 and float64."""
 NESTEROV = {"name": "sgd", "lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
 ONE_CYCLE = {"name": "one_cycle", "max_lr": 0.2}
 ON_PLATEAU = {"name": "reduce_on_plateau", "patience": 0}
@@ -52,7 +52,7 @@ AUGMENTED = {"model": CNN, "augmentation": {"flip": 0.5, "crop_padding": 2}}
 VARIANTS: dict[str, dict[str, Any]] = {
     "cnn, Nesterov, one cycle, augmented": AUGMENTED
     | {"optimizer": NESTEROV, "schedule": ONE_CYCLE},
-    "loader with a worker, augmented": AUGMENTED | {"input": LOADER},
+    "loader with a worker, AdamW, augmented": AUGMENTED | {"input": LOADER, "optimizer": ADAMW},
     "bf16": {"precision": "bf16", "model": CNN},
     "fp16, on plateau": {"precision": "fp16", "schedule": ON_PLATEAU, "optimizer": ADAM},
 }

@@ -279,12 +279,19 @@ for _ in photofinish.steps(loader(300, 0.005)):
     device.launch(0.01)
     read()
 """
+ACCUMULATED = """
+for number, _ in enumerate(loader(400, 0.03), 1):
+    compute(0.01)
+    if number % 4 == 0:
+        step(0.0)
+"""
 SCRIPTS = {
     "loading hidden behind computing": Truth(HIDDEN, 0.3, 0.0, 60, 18.0),
     "slow steps, read": Truth(steps(60, 0.15, 0.05, "read()"), 0.2, 0.75, 60, 12.0),
     "slow steps, old torch": Truth(OLD_TORCH + steps(40, 0.3, 0.06), 0.3, 0.8, 40, 12.0),
     "short epochs, read": Truth(SHORT.replace("READ", "read()"), 0.01, 0.0, 20, 0.252, 0.052),
     "short epochs, unread": Truth(SHORT.replace("READ", ""), 0.01, 0.0, 20, 0.252, 0.052),
+    "accumulated gradients": Truth(ACCUMULATED, 0.12, 2 / 3, 100, 12.0),
     "replays of a captured step": Truth(REPLAYED, 0.015, 1 / 3, 300, 4.5),
 }
 

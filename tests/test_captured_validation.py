@@ -89,7 +89,9 @@ def reads_back(network: nn.Module, _images: object, outputs: torch.Tensor) -> No
     ("python", "why"),
     [(counts, "captured, it gave other sums"), (reads_back, "capturing it failed (aten.")],
 )
-def test_only_validation_is_eager(make_job: MakeJob, python: Callable[..., Any], why: str) -> None:
+def test_validation_is_eager_if_capturing_it_fails_or_gives_other_sums(
+    make_job: MakeJob, python: Callable[..., Any], why: str
+) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     network.register_forward_hook(python)
     recorded = trained(make_job(network))

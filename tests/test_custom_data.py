@@ -129,7 +129,9 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("item", "shape", "dtype"), KINDS.values(), ids=KINDS)
-def test_each_kind_is_packed(pack: Pack, item: str, shape: tuple[int, ...], dtype: str) -> None:
+def test_items_of_each_kind_are_packed_with_their_shape_and_dtype(
+    pack: Pack, item: str, shape: tuple[int, ...], dtype: str
+) -> None:
     packed = pack(items(f"self.file.tell(); return {item}, i % 2", more=OPEN_FILE))
     images = packed.images("train")
     assert (packed.manifest.shape, packed.manifest.dtype) == (shape, dtype)

@@ -6,6 +6,7 @@ import random
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -264,6 +265,37 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() ->
         cells = record.grid.cells
         assert worth.speedup == (cells.get((row, column)) or cells[column, row]).figure
         assert worth.there_seconds / 60 == pytest.approx(8.75, abs=0.2)
+
+
+def minutes(text: str) -> float:
+    number, unit = text.split()
+    return float(number.replace(",", "")) * {"h": 60.0, "min": 1.0, "s": 1 / 60}[unit]
+
+
+def test_a_word_follows_from_the_numbers_on_its_line() -> None:
+    """Of the golden answers, and of jobs that a T4 takes about 4 min, with 5 of setup."""
+    golden = (Path(__file__).parent / "golden" / "answers.txt").read_text(encoding="utf-8")
+    words = "Yes|Probably yes|No|Close call|Can't tell"
+    lines = re.findall(rf"(?:^|  )((?:{words}).*)", golden, re.MULTILINE)
+    for seconds in (13.0, 300.0, 550.0, 700.0, 800.0, 850.0, 1000.0, 3600.0, 9e4):
+        lines.append(verdict(compared(counted(seconds), settings=T4)).answer)
+    seen = set()
+    for line in lines:
+        word = re.split("[,:]| yet| GPU", line)[0]
+        if ratio := re.search(r"x (faster|slower) \((?:([\d.]+)-)?([\d.]+)\)", line):
+            assert (word == "Yes") == (ratio[1] == "faster"), line
+            assert float(ratio[2] or ratio[3]) >= 1, line
+        elif saves := re.search(r"[Ss]aves ([\d.]+)-([\d.]+) (\w+) \(minimum (.*?)\)", line):
+            low, high = (minutes(f"{end} {saves[3]}") for end in saves.groups()[:2])
+            least = minutes(saves[4])
+            assert (high < least) == (word == "No"), line
+            assert word == "No" or low < least <= high, line
+        elif both := re.search(r": ~?([\d.]+ \w+).* here, [~*]?([\d.]+ \w+)", line):
+            assert word != "Probably yes" or minutes(both[1]) > minutes(both[2]), line
+        else:
+            continue
+        seen.add(word)
+    assert seen == {*words.split("|")}
 
 
 @pytest.mark.parametrize(("spread", "kind"), [(0.02, "try a GPU"), (0.3, "measure longer")])

@@ -199,7 +199,9 @@ def test_scripts_alone_and_unknown_commits_are_refused(
         changes_since("no-such-commit", 1.15)
 
 
-def test_other_data_and_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_has_its_commits_files_and_other_data_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -361,7 +362,19 @@ def test_what_happened_in_less_than_a_tenth_of_the_time_or_was_not_watched_does_
     assert load_warnings([]) == []
 
 
-def test_children_count_as_the_process_itself_and_others_for_themselves() -> None:
+def test_children_count_as_the_process_itself_and_others_for_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each core is busy for 10 s more at each reading."""
+    readings_seconds = itertools.count(0.0, 10.0)
+
+    def cpu_times(*, percpu: bool) -> list[SimpleNamespace]:
+        assert percpu
+        busy_seconds = next(readings_seconds)
+        core = SimpleNamespace(user=busy_seconds / 2, steal=busy_seconds / 2, idle=busy_seconds)
+        return [core] * (os.cpu_count() or 1)
+
+    monkeypatch.setattr("psutil.cpu_times", cpu_times)
     monitor = LoadMonitor(nvidia_gpu_state(None))
     subprocess.run([sys.executable, "-c", BURN_A_CORE], check=True)
     # Its parent ends at once, so it belongs to no process of the test.
@@ -371,8 +384,8 @@ def test_children_count_as_the_process_itself_and_others_for_themselves() -> Non
     monitor.epoch_ended()
     monitor.training_ended()
     (seen,) = monitor.windows
-    assert seen.own_cpu_seconds > 0.25
-    assert seen.others_cpu_seconds > 0.25
+    assert 0.25 < seen.own_cpu_seconds < 0.55
+    assert seen.others_cpu_seconds == pytest.approx(10 * seen.cores - seen.own_cpu_seconds)
     assert seen.wall_seconds > 0.6
 
 

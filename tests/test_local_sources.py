@@ -247,7 +247,9 @@ IN_GREY = [(mode, (100,) * 3, 100) for mode in ("L", "LA", "I;16")]
 
 
 @pytest.mark.parametrize(("mode", "colour", "grey"), [*IN_COLOUR, *IN_GREY, ("1", (255,) * 3, 255)])
-def test_images_have_three_channels_or_one(mode: str, colour: tuple[int, ...], grey: int) -> None:
+def test_an_image_of_each_mode_has_its_colours_in_three_channels_or_its_grey_in_one(
+    mode: str, colour: tuple[int, ...], grey: int
+) -> None:
     pixels = to_pixels(image_of(mode), None, 3)
     assert (pixels.shape, pixels.dtype) == ((3, 5, 7), np.uint8)
     assert [np.unique(channel).tolist() for channel in pixels] == [[shade] for shade in colour]

@@ -391,7 +391,9 @@ def test_the_report_is_one_run_that_follows_its_changes(store: Store, tmp_path: 
     assert run.info.end_time == run.info.start_time  # else it seems to take days
 
 
-def test_machines_share_a_store(store: Store, results: Path, cpu_host: CpuTarget) -> None:
+def test_a_shared_store_has_a_current_run_of_each_kind_of_machine(
+    store: Store, results: Path, cpu_host: CpuTarget
+) -> None:
     assert cpu_host.cpu
     shared = replace(store, local_artifacts=None)
     mirror(shared, results)

@@ -76,7 +76,9 @@ def same_weights(one: nn.Module, other: nn.Module) -> bool:
     ],
     ids=str,
 )
-def test_networks_have_their_sizes(settings: dict[str, Any], shape: Shape, parameters: int) -> None:
+def test_networks_have_the_parameters_of_their_layers_and_need_no_photofinish(
+    settings: dict[str, Any], shape: Shape, parameters: int
+) -> None:
     network = built(settings, shape)
     assert sum(weight.numel() for weight in network.parameters()) == parameters
     packages = {type(module).__module__.partition(".")[0] for module in network.modules()}

@@ -140,7 +140,9 @@ def test_each_experiment_data_set_device_and_stage_has_a_file(folder: Path) -> N
         ("datasets:", "compare: {target_accuracy: 0.9}\ndatasets:", {"compare.json"}),
     ],
 )
-def test_a_change_writes_its_files(folder: Path, old: str, new: str, written: set[str]) -> None:
+def test_a_changed_setting_writes_only_the_plans_that_hold_it(
+    folder: Path, old: str, new: str, written: set[str]
+) -> None:
     assert old in PARAMS
     assert plan(folder, PARAMS.replace(old, new, 1)) == written
 
@@ -217,7 +219,9 @@ def lab() -> Machine:
     return here.model_copy(update={"cpu": cpu, "software": replace(here.software, variables={})})
 
 
-def test_a_device_has_its_machines_facts(tmp_path: Path, params_file: Path, lab: Machine) -> None:
+def test_a_device_is_planned_by_the_facts_of_the_machine_that_it_names(
+    tmp_path: Path, params_file: Path, lab: Machine
+) -> None:
     (tmp_path / "lab.json").write_text(lab.model_dump_json(), encoding="utf-8")
     params_file.write_text(WITH_MACHINE % "lab", encoding="utf-8")
     params, folder = read_params(params_file), tmp_path / "plan"

@@ -130,7 +130,9 @@ def test_a_second_writer_waits_with_a_message_and_fails(
 
 @pytest.mark.parametrize("names", [("results/a", "results/b"), ()], ids=["writer", "machine"])
 @pytest.mark.parametrize("end", ["done", "killed"])
-def test_the_next_process_goes_on_after_it(hold: Hold, names: tuple[str, ...], end: str) -> None:
+def test_a_process_that_waits_goes_on_when_the_first_ends_or_is_killed(
+    hold: Hold, names: tuple[str, ...], end: str
+) -> None:
     read_until(first := hold(*names), "held")
     second = hold(*reversed(names))
     assert second.stderr is not None
@@ -235,7 +237,9 @@ def test_a_killed_program_leaves_no_semaphores(tmp_path: Path, short_folder: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="sends Ctrl-C to a group")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_ctrl_c_leaves_no_folder(tmp_path: Path, short_folder: Path, method: str) -> None:
+def test_an_interrupted_stage_says_so_once_and_leaves_no_folder(
+    tmp_path: Path, short_folder: Path, method: str
+) -> None:
     script = tmp_path / "stage.py"
     script.write_text(STAGE.replace('"spawn"', repr(method)), encoding="utf-8")
     with subprocess.Popen(

@@ -89,6 +89,15 @@ torch.get_device_module = lambda *_: SimpleNamespace(current_allocated_memory=la
 for _ in photofinish.steps(range(3)):
     pass
 """
+WRAPPED = """
+import torch
+class Wrapped:
+    loader = torch.utils.data.DataLoader([(torch.ones(4), 0)] * 40, 8)
+    def __len__(self):
+        return len(self.loader)
+    def __iter__(self):
+        yield from self.loader
+"""
 WITHOUT_TORCH = 'import sys, photofinish; assert "torch" not in sys.modules'
 WITH_LINE, WITHOUT = LOOP.replace("STEPS", "photofinish.steps"), LOOP.replace("STEPS", "")
 
@@ -137,6 +146,12 @@ def test_an_epoch_ends_with_its_last_step_where_the_loader_is_not_exhausted(tmp_
     assert process.counts
     operations = process.counts["operations"]
     assert (operations["images"], operations["flops"]) == (16, 2 * 2 * 128)
+
+
+def test_a_loader_in_a_loader_that_a_script_names_is_not_counted_once_more(tmp_path: Path) -> None:
+    process, _ = recorded(tmp_path, WRAPPED + WITH_LINE.replace("(batches)", "(Wrapped())"))
+    figures = figures_of(process)
+    assert (len(process.loaders), figures.batches_per_step, figures.epochs) == (1, 1, 3)
 
 
 RunScript = Callable[..., Measured]
@@ -283,6 +298,8 @@ def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
         with suppress(UserError, AssertionError):  # no step was timed
             record = run_mine(ENDLESS, epochs=10**6, time_limit=limit_seconds, **KILLED)
             break
+    else:
+        pytest.fail(f"no step was timed in {limit_seconds} s")
     ended, steps, epochs = facts(record)
     assert (ended, epochs, steps > 1) == (None, 10**6, True)
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)

@@ -221,7 +221,9 @@ def test_images_have_these_bytes_on_every_machine(tmp_path: Path, seed: int, sha
 
 
 @pytest.mark.parametrize(("shape", "classes"), [([3, 32, 32], 10), ([1, 1, 300], 3)])
-def test_a_linear_classifier_learns_them(tmp_path: Path, shape: list[int], classes: int) -> None:
+def test_a_linear_classifier_learns_synthetic_images(
+    tmp_path: Path, shape: list[int], classes: int
+) -> None:
     images = make(tmp_path, shape=shape, images=3000, classes=classes)
     assert images.inputs[np.array([19, 3])].shape == (2, *shape)
     pixels = images.inputs[np.arange(3000)].reshape(3000, -1) / 255 - 0.5

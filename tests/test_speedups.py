@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,8 @@ from photofinish.answer.prices import TimeToTarget, cost, resource_use, time_to_
 from photofinish.answer.speedups import break_even, speedups
 from photofinish.answer.uncertainty import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
-from photofinish.config.experiment import LoaderInput
+from photofinish.config.experiment import LoaderInput, Schedule
+from photofinish.config.metrics import EarlyStopping
 from photofinish.reporting.tables import figures_table
 from photofinish.results import EpochTiming
 from photofinish.results.job import Job
@@ -57,6 +60,38 @@ def test_a_training_is_a_job_with_the_mean_time_of_its_repeats_and_all_its_seeds
     by_parts = with_timings(result, steady_state=None, parts=(part,))
     loads = job_of(with_record(by_parts, experiment=experiment))
     assert (loads.step_seconds, loads.loads_itself) == (pytest.approx((0.08,)), True)
+
+
+AHEAD = LoaderInput(name="loader", pin_memory=True, non_blocking=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "field", "value"),
+    [
+        ({"schedule": Schedule(name="cosine")}, "settings.depends_on_epochs", True),
+        ({"early_stopping": EarlyStopping(patience=1)}, "trained.stops_early", True),
+        ({"deterministic": False}, "settings.is_captured", False),
+        ({"input": AHEAD}, "settings.overlaps_copies", True),
+    ],
+)
+def test_a_job_has_what_follows_from_the_settings_of_its_record(
+    make_result: MakeResult, settings: dict[str, Any], field: str, value: bool
+) -> None:
+    result, read = trained(make_result), attrgetter(field)
+    experiment = result.record.experiment.model_copy(update=settings)
+    changed = job_of(with_record(result, experiment=experiment))
+    assert read(job_of(result)) is not value
+    assert read(changed) is value
+
+
+def test_a_job_has_the_shape_of_targets_the_test_samples_and_the_speed_of_its_record(
+    make_result: MakeResult,
+) -> None:
+    result = trained(make_result)
+    job = job_of(with_record(result, target_shape=(20, 20), samples={"train": 600, "test": 60}))
+    assert job.trained
+    assert (job.trained.target_shape, job.trained.test_samples) == ((20, 20), 60)
+    assert job.samples_per_second == result.times.images_per_second
 
 
 def test_a_job_has_an_interval_by_what_differs_between_starts_and_processes() -> None:
@@ -134,8 +169,12 @@ def test_the_table_has_costs_also_to_the_target_and_nothing_where_they_are_unkno
         assert {row[column] for column in columns} == {None}
 
 
-def started(startup_seconds: float, passes: Sequence[float]) -> Job:
-    return make_job(passes, startup_seconds=startup_seconds, validation_seconds=0.0)
+def started(
+    startup_seconds: float, passes: Sequence[float], validation_seconds: float = 0.0
+) -> Job:
+    """Make a job whose passes include this time of validation."""
+    times = {"startup_seconds": startup_seconds, "validation_seconds": validation_seconds}
+    return make_job(passes, **times)
 
 
 def test_the_extra_start_up_is_divided_by_what_an_epoch_gains() -> None:
@@ -164,6 +203,12 @@ def test_when_a_start_up_is_repaid(
 ) -> None:
     repaid = break_even(started(2.0, (2.0,) * 5), started(startup, passes))
     assert repaid.epochs == pytest.approx(expected)
+
+
+def test_an_epoch_repays_the_validation_that_it_saves_too() -> None:
+    """3 s more to start, and 1 s less an epoch, all of it in validation."""
+    cpu, gpu = started(2.0, (2.1,) * 5, 1.1), started(5.0, (1.1,) * 5, 0.1)
+    assert break_even(cpu, gpu).epochs == pytest.approx(3)
 
 
 def test_on_a_busy_machine_the_epochs_that_repay_have_no_interval() -> None:

@@ -401,7 +401,9 @@ def test_a_process_warms_up_on_its_own_share_of_the_last_batch(
 
 @pytest.mark.usefixtures("shapes")
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_the_compiler_is_as_deterministic(trainer_of: MakeTrainer, deterministic: bool) -> None:
+def test_the_compiler_is_as_deterministic_as_its_experiment(
+    trainer_of: MakeTrainer, deterministic: bool
+) -> None:
     before = torch.are_deterministic_algorithms_enabled()
     try:
         torch.use_deterministic_algorithms(not deterministic)

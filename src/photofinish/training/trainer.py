@@ -82,8 +82,7 @@ class Trainer:
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
         self.network = self.team.adapt(network)
-        if experiment.model.compile:
-            # Otherwise Inductor chooses kernels by timing them.
+        if experiment.model.compile:  # if deterministic, Inductor doesn't time kernels
             torch.use_deterministic_algorithms(experiment.deterministic)
             self.network.compile(dynamic=False)  # separately for each batch size
         self.state = self.fresh_state(self.network, layout)
@@ -95,19 +94,20 @@ class Trainer:
         self.steps_done = 0
         """Number of steps so far. A progress bar reads it from another thread."""
 
-    def fresh_state(self, network: nn.Module, layout: torch.memory_format) -> TrainState:
+    def fresh_state(
+        self, network: nn.Module, layout: torch.memory_format, wrapped: nn.Module | None = None
+    ) -> TrainState:
         """Create a fresh optimizer, schedule and gradient scaler, and wrap the network."""
-        experiment, itself = self.experiment, self.team.unwrapped(network)
-        scaler = torch.amp.GradScaler(self.device.type, enabled=experiment.precision == "fp16")
-        is_scaled = scaler.is_enabled()
-        optimizers = build_optimizers(experiment.optimizer, itself, loss_is_scaled=is_scaled)
+        is_scaled = self.experiment.precision == "fp16"
+        scaler = torch.amp.GradScaler(self.device.type, enabled=is_scaled)
+        optimizers = build_optimizers(self.experiment.optimizer, network, loss_is_scaled=is_scaled)
         if len(optimizers) > 1:
-            check_several_optimizers(experiment)
-        schedule = LearningRates(experiment, optimizers[0], self.steps_per_epoch)
-        if network is itself:  # not before: DDP must see which layers an optimizer froze
-            network = self.team.parallel(network)
-        average = AveragedWeights(itself, experiment.ema) if experiment.ema else None
-        return TrainState(network, optimizers, schedule, scaler, layout, average)
+            check_several_optimizers(self.experiment)
+        schedule = LearningRates(self.experiment, optimizers[0], self.steps_per_epoch)
+        if wrapped is None:  # not before: DDP must see which layers an optimizer froze
+            wrapped = self.team.parallel(network)
+        average = AveragedWeights(network, self.experiment.ema) if self.experiment.ema else None
+        return TrainState(wrapped, optimizers, schedule, scaler, layout, average)
 
     @property
     def result(self) -> nn.Module:
@@ -324,7 +324,7 @@ class Trainer:
         else:
             before = copy.deepcopy(network.state_dict())
             try:
-                yield self.fresh_state(state.network.train(), layout)
+                yield self.fresh_state(network, layout, state.network.train())
             finally:  # a step that fails for lack of memory must not change the result
                 network.load_state_dict(before)
                 network.zero_grad()
