@@ -223,6 +223,31 @@ def test_all_trainings_count_and_an_epoch_is_as_long_as_it_was(
     assert (job.epochs, job.epoch_steps) == (steps / epoch_steps, epoch_steps)
 
 
+SPAWNS = """
+from torch import distributed, multiprocessing
+def run(rank, store):
+    global net
+    distributed.init_process_group("gloo", store, rank=rank, world_size=2)
+    alone, net = net, nn.parallel.DistributedDataParallel(net)
+    for epoch in range(3):
+        train(DataLoader(data, batch_size=8))
+    distributed.destroy_process_group()
+    net = alone
+    for epoch in range(rank):
+        train(DataLoader(data, batch_size=8))
+if __name__ == "__main__":
+    multiprocessing.spawn(run, ("file://STORE",), nprocs=2)
+"""
+
+
+def test_of_processes_that_a_script_joins_only_the_first_is_recorded(tmp_path: Path) -> None:
+    script = SPAWNS.replace("STORE", str(tmp_path / "store"))
+    process = recorded_alone(tmp_path, script, warm_python.executable())
+    assert (process.ranks, figures_of(process).steps) == (2, 3 * 8)
+    assert process.counts
+    assert process.counts["operations"]["without_formula"] == []
+
+
 def test_a_processs_lines_are_no_program(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

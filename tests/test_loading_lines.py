@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_python
+from conftest import ROOT, run_command
 from outputs import verdict
 from torch.utils.data import DataLoader
 from watched_scripts import figures_of, process_of, recorded
@@ -173,3 +175,34 @@ def test_the_line_is_named_where_loading_is_a_cause(
     pair = compare(JobPair(job), Comparing())
     texts = ["42% of loading is augment.py:17 (PIL's resize)."] * is_cause
     assert [text for text in verdict(pair).details if "augment" in text] == texts
+
+
+IN_WORKERS = """
+import sys, threading
+sys.path[:0] = {path!r}
+from photofinish.inside import timed_batches
+from torch.utils.data import DataLoader
+class Interval(list):
+    def __getitem__(self, row):
+        return sys.getswitchinterval()
+timed_batches._MOST_SECONDS = 2.0
+loaders, usual = timed_batches.Loaders(lambda **_: None), sys.getswitchinterval()
+loader = DataLoader(Interval([0]), num_workers=1, multiprocessing_context="fork")
+loaders.number_of(loader, 0)
+loaders.add(1)
+assert sys.getswitchinterval() == usual  # nothing loads in this process
+loaders.number_of(DataLoader(Interval([0])), 1)
+loaders.add(1)
+assert sys.getswitchinterval() < usual
+assert [float(each) for each in loader] == [usual]
+sys.setswitchinterval(0.25)
+for thread in [each for each in threading.enumerate() if each.daemon]:
+    thread.join()
+assert sys.getswitchinterval() == 0.25
+"""
+
+
+def test_sampling_leaves_workers_and_what_the_script_sets_as_they_are(tmp_path: Path) -> None:
+    script = IN_WORKERS.format(path=[str(ROOT / "src")])
+    (tmp_path / "mine.py").write_text(script, encoding="utf-8")
+    run_command([warm_python.executable(), "mine.py"], tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,13 +12,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import MakeTrainer
-from torch import nn
+from torch import distributed, nn
 from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from photofinish.answer.estimates import estimated_device_seconds
 from photofinish.config.compare import accelerators
-from photofinish.inside.counting import StepCount, count_step
+from photofinish.inside.counting import Operators, StepCount, count_step
+from photofinish.inside.memory import Allocations
 from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.operations import count_operations
 from photofinish.nested import leaves
@@ -330,3 +333,52 @@ def test_a_script_that_profiles_itself_keeps_its_profile() -> None:
         network(torch.ones(3, 4))
         counting.end()
     assert "aten::addmm" in {event.name for event in profile.events()}
+
+
+@pytest.mark.parametrize("network", [nn.Sigmoid(), SelfAttention(WIDE, 2)], ids=str)
+def test_a_pass_without_a_backward_pass_is_freed(network: nn.Module) -> None:
+    counting = ScriptStep()
+    output = network(torch.ones(IMAGES, TIMES, WIDE, requires_grad=True))
+    node = weakref.ref(output.grad_fn)
+    del output
+    counting.end()
+    gc.collect()
+    assert node() is None
+
+
+def test_sparse_gradients_and_what_an_optimizer_lacks_leave_the_script_running() -> None:
+    network = nn.Embedding(9, 2, sparse=True)
+    optimizer = torch.optim.SGD(network.parameters())
+    for is_cast in (False, True):
+        counting = ScriptStep(is_cast=is_cast)
+        network(torch.arange(3)).sum().backward()
+        optimizer.step()
+        counting.optimizer_stepped(optimizer)
+        assert counting.end()["parameter_count"] == 9 * 2
+    counting = ScriptStep()
+    optimizer.param_groups = [{}]
+    counting.optimizer_stepped(optimizer)
+    with pytest.raises(KeyError, match="params"):
+        counting.end()
+
+
+def test_weights_that_are_computed_in_the_step_are_no_further_parameters() -> None:
+    network, inputs = nn.Linear(4, 2), torch.ones(3, 4)
+    weights = dict(network.named_parameters())
+    counting = ScriptStep()
+    loss = torch.func.functional_call(network, weights, (inputs,)).sum()
+    gradients = torch.autograd.grad(loss, [*weights.values()], create_graph=True)
+    fast = {
+        name: weights[name] - gradient for name, gradient in zip(weights, gradients, strict=True)
+    }
+    torch.func.functional_call(network, fast, (inputs,)).square().sum().backward()
+    assert counting.end()["parameter_count"] == 4 * 2 + 2
+
+
+def test_what_processes_exchange_counts_as_nothing() -> None:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    operators, values = Operators(Allocations()), torch.ones(4)
+    with operators:
+        distributed.all_reduce(values)
+    distributed.destroy_process_group()
+    assert (operators.kernels, operators.needs_profile) == (0, False)

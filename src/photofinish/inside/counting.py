@@ -164,7 +164,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_loading() or func.namespace == "profiler":  # which marks an optimizer's calls
+        # A profile marks an optimizer's calls. One GPU with all batches has none to reduce with.
+        if is_loading() or func.namespace in ("profiler", "c10d"):
             return func(*args, **kwargs)
         if self.is_paused:
             self._adds_up = True
@@ -223,7 +224,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._memory.note(others)
             kept = [self._memory.save(each) for each in (*count.saved, *outputs, others)]
         self._adds_up = False
-        return [tensor.detach() for tensor in kept]  # not the outputs, which keep their nodes
+        return kept
 
     def _convolution(
         self, images: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any,

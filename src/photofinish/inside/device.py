@@ -140,6 +140,27 @@ def is_capturing() -> bool:
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
+def noted_rank(note: Callable[..., None]) -> int:
+    """Return this process's rank. Note how many processes the script has joined, if it has."""
+    distributed = sys.modules["torch"].distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0
+    note(kind="ranks", value=distributed.get_world_size())
+    return int(distributed.get_rank())
+
+
+def clock_of(
+    device: Any, add: Callable[[list[Any]], None], note: Callable[..., None]
+) -> Device | None:
+    """Return the accelerator, or note that it has no clock."""
+    try:
+        return Device(device, add)
+    except Exception:  # noqa: BLE001  # of a device without a clock
+        why = f"trains on {device.type} with a torch that can't time it"
+        note(kind="unseen", why=why, may_be_named=False)
+        return None
+
+
 def is_in_backward() -> bool:
     """Return True while a backward pass calls the script, whose modes and hooks end with it."""
     of_backward = getattr(sys.modules["torch"]._C, "_current_graph_task_id", None)

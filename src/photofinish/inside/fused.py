@@ -65,7 +65,8 @@ class FusedOperators(TorchFunctionMode):
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
         paused, kept = patch.object(self._counts, "is_paused", new=True), list[Tensor]()
-        with paused, saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        # An output that was saved with its own node would never be freed.
+        with paused, saved_tensors_hooks(Tensor.detach, lambda tensor: tensor):
             output = func(*args, **kwargs)
             outputs = list(tensors_in(output))
             try:

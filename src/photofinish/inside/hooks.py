@@ -80,7 +80,7 @@ def start() -> Recorder | None:
         calls["numpy"] = lambda: sys.modules["numpy"].random.seed(0)
     if recorder:
         for name in OTHER_LIBRARIES:
-            calls[name] = functools.partial(recorder.other_imported, name)
+            calls[name] = functools.partial(_other_imported, recorder, name)
         ranks = os.environ.get("WORLD_SIZE", "")
         if ranks.isdigit() and "RANK" in os.environ:
             recorder.note(kind="ranks", value=int(ranks))
@@ -89,6 +89,11 @@ def start() -> Recorder | None:
         atexit.register(lambda: LineFile(folder).note(kind="failure", value=failure()))
     sys.meta_path.insert(0, _AfterImport(calls))
     return recorder
+
+
+def _other_imported(recorder: Recorder, name: str) -> None:
+    """Note a library whose training can't be seen."""
+    recorder.note(kind="other", name=name, at=time.perf_counter())
 
 
 def _end_with(lock: Path) -> None:

@@ -41,6 +41,12 @@ def takes_all_at_once(defaults: Mapping[str, Any]) -> bool:
     return bool(defaults.get("fused") or defaults.get("foreach", False) is not False)
 
 
+def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
+    """Return the gradients with a value for each of a weight's. Sparse ones have no storage."""
+    gradients = (weight.grad for weight in weights)
+    return [each for each in gradients if each is not None and each.layout is torch.strided]
+
+
 class Allocations:
     """Storages from before a step, the births and deaths of others, and what autograd saves."""
 
@@ -107,7 +113,7 @@ class Allocations:
     def optimizer_stepped(self, optimizer: Optimizer, defaults: Mapping[str, Any]) -> None:
         """Note what it made, and its copies of weights on a GPU, unless it is fused."""
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        gradients = gradients_of(weights)
         self.note(gradients)
         self.hold_state(optimizer)
         name, copies = type(optimizer).__name__, 0
@@ -148,12 +154,12 @@ class Allocations:
         return sum(1 + each.requires_grad for each in floats if self.note(each) <= self._weights)
 
     def save(self, tensor: Tensor) -> Tensor:
-        """Note a tensor that autograd saves, except weights."""
+        """Note a tensor that autograd saves, except weights. Return it without its graph."""
         if not is_loading():
             halves = self.is_cast and tensor.dtype == torch.float32
             for number in self.note(tensor, is_new=False) - self._weights:
                 self.saved[number] = tensor.untyped_storage().nbytes() // (1 + halves)
-        return tensor
+        return tensor.detach()  # an output that kept its own node would never be freed
 
     def add_weight(self, weight: Tensor) -> None:
         """Note a weight that was found, and its gradient from the step before."""
@@ -171,9 +177,9 @@ class Allocations:
                 allocator.free(*blocks.pop(~number))
         return allocator
 
-    def fields(self, gradients: Iterable[Tensor | None] = ()) -> dict[str, int]:
+    def fields(self, gradients: Iterable[Tensor] = ()) -> dict[str, int]:
         """Return the step's peaks as fields of `Operations`, and what it takes without a batch."""
-        for gradient in tensors_in([*gradients]) if self.is_cast else ():
+        for gradient in gradients if self.is_cast else ():
             for number in self.note(gradient):
                 self._sizes[number] = gradient.nbytes
             self.hold(size=gradient.nbytes // 2)  # the weight in 16 bits

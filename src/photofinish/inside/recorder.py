@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .device import Device, is_capturing
+from .device import clock_of, is_capturing, noted_rank
 from .lengths import length_of_training
 from .optimizers import OFTEN, Optimizers, main_optimizer, weights_of
 from .recorder_files import LineFile, ScriptFiles
@@ -26,6 +26,7 @@ from .without_gpu import failure
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from .device import Device
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
@@ -85,10 +86,6 @@ class Recorder:
         self._quickest_seconds = math.inf
         self.loader: int | None = None
         self._began_loader: int | None = None
-
-    def other_imported(self, name: str) -> None:
-        """Note a library whose training can't be seen."""
-        self.note(kind="other", name=name, at=_clock())
 
     def torch_imported(self) -> None:
         self.note(kind="has_torch", value=True)
@@ -217,6 +214,8 @@ class Recorder:
                 self.note_unseen("captures whole steps in CUDA graphs and replays them")
                 return
             if number is None:
+                if self._leaves_it_to_rank_0():
+                    return
                 number = self._number_of(optimizer)
             self._single_steps.optimizer_stepped(optimizer)
         self._steps[number] += 1
@@ -226,6 +225,16 @@ class Recorder:
         self._steps_since, self._stepped_at = self._steps_since + 1, _clock()
         if self._steps_since > OFTEN * max(1, len(self._optimizers.numbers) - 1):
             self._end_block(_clock())  # another optimizer may be the main one
+
+    @functools.lru_cache  # noqa: B019  # there is one recorder
+    def _leaves_it_to_rank_0(self) -> bool:
+        """Return True for a rank other than 0 of joined processes, which records no more."""
+        rank = noted_rank(self.note)
+        if rank and self._first_step:
+            self._first_step_at, self.is_attentive, self.is_nested = _clock(), False, True
+            self._forget_forward()
+            self._first_step.end()
+        return rank > 0
 
     def _number_of(self, optimizer: Any) -> int:
         """Return the number of an optimizer that is new, or in place of one that is gone."""
@@ -249,20 +258,13 @@ class Recorder:
         kind = device.type if device else "cpu"
         self._is_on_cpu = self._is_on_cpu and device is None
         if device is not None and self.device is None:
-            try:
-                self.device = Device(device, self._lines.add)
-            except Exception:  # noqa: BLE001  # of a device without a clock
-                why = f"trains on {kind} with a torch that can't time it"
-                self.note(kind="unseen", why=why, may_be_named=False)
+            self.device = clock_of(device, self._lines.add, self.note)
         if self._first_step_at is None:
             self._first_step_at = _clock()
             self.is_attentive = self.device is not None
             self._forget_forward()
-            if self._lines.begin_training():
-                from multiprocessing.util import Finalize
-
+            if self._lines.begin_training(self._ended):
                 self._began_cpu_seconds = 0.0
-                Finalize(None, self._ended, exitpriority=0)  # such a process skips atexit
             self.note(kind="files", value=self._files.end())
         self.note(kind="optimizer", device=kind, is_named=key == NAMED)
         if length := length_of_training():
@@ -299,21 +301,20 @@ class Recorder:
             if self._single_steps.slows(at - self._began_at):
                 self._flags |= COUNTED
             add = self._lines.add if self.device is None else self.device.block_ended
-            add(
-                [
-                    self._began_at,
-                    at,
-                    self._steps,
-                    self.batches,
-                    self.waiting_seconds,
-                    self._making_seconds / self._made * self._periods if self._made else None,
-                    self._flags,
-                    self.loader,
-                    self._began_loader,
-                    self._quickest_seconds if self._periods else None,
-                    time.process_time() - self._began_cpu_seconds,
-                ]
-            )
+            line = [
+                self._began_at,
+                at,
+                self._steps,
+                self.batches,
+                self.waiting_seconds,
+                self._making_seconds / self._made * self._periods if self._made else None,
+                self._flags,
+                self.loader,
+                self._began_loader,
+                self._quickest_seconds if self._periods else None,
+                time.process_time() - self._began_cpu_seconds,
+            ]
+            add(line)
             self._loaders.add(self.batches)
             self._all_steps = list(map(sum, zip(self._all_steps, self._steps)))
             self._steps = [0] * len(self._steps)

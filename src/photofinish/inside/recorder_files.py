@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,13 +36,17 @@ class LineFile:
     def is_forked(self) -> bool:
         return os.getpid() != self._process
 
-    def begin_training(self) -> bool:
+    def begin_training(self, end: Callable[[], None]) -> bool:
         """Begin a file if this process is a fork, with the lines from before the training."""
         is_forked, early, self._early = self.is_forked, self._early, None
         if is_forked and early is not None:
             self._process, self._file = os.getpid(), None
             self._path = self._path.with_name(f"{self._process}.jsonl")
             self._lines = early + self._lines
+        if is_forked:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, end, exitpriority=0)  # such a process skips atexit
         return is_forked
 
     def is_old(self, now: float) -> bool:

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from .counting import Operators, kernels_of_optimizer
 from .fused import FusedOperators
-from .memory import Allocations, takes_all_at_once
+from .memory import Allocations, gradients_of, takes_all_at_once
 from .timed_batches import is_loading
 
 
@@ -74,8 +74,9 @@ class ScriptStep:
         with suppress(NotImplementedError, RuntimeError):  # of weights within torch.func
             uncalled = isinstance(module, nn.MultiheadAttention)  # its output layer is not called
             for weight in module.parameters(recurse=uncalled):
-                self._memory.add_weight(weight)
-                self._weights[id(weight)] = weight
+                if weight.is_leaf:  # not what functional_call puts in its place
+                    self._memory.add_weight(weight)
+                    self._weights[id(weight)] = weight
 
     def _leave_uncounted(self, message: str) -> Any:
         """Forbid hooks as torch.func does, which would raise in a step with hooks."""
@@ -115,16 +116,18 @@ class ScriptStep:
         kernels = kernels_of_optimizer(optimizer.defaults, counted)
         self.operators.kernels = self._kernels_before + kernels
         self.operators.is_hidden = False
-        self._memory.optimizer_stepped(optimizer, optimizer.defaults)
+        try:
+            self._memory.optimizer_stepped(optimizer, optimizer.defaults)
+        except Exception as error:  # noqa: BLE001  # as the script goes on
+            self.operators.failure = error
 
     def end(self) -> dict[str, Any]:
         """Return the counts of the step. Without a loader, the step counts as one sample."""
         self._stack.close()
         weights = [*self._weights.values()]
-        gradients = [weight.grad for weight in weights]
         operations = self.operators.counts._asdict() | {
             "images": self._samples or 1,
-            **self._memory.fields(gradients),
+            **self._memory.fields(gradients_of(weights)),
         }
         return {
             "operations": operations,

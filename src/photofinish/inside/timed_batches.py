@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 import sysconfig
@@ -84,9 +85,7 @@ def sample_lines(seconds: float) -> list[str]:
     samples, ends_at = list[str](), _clock() + seconds
 
     def sample() -> None:
-        now, interval_seconds = _clock(), sys.getswitchinterval()
-        # By default, a sample waits for up to 5 ms until a function allows it.
-        sys.setswitchinterval(_SWITCH_SECONDS)
+        now = _clock()
         while now < ends_at and len(samples) < _MOST_SAMPLES:
             before = now
             time.sleep(_PERIOD_SECONDS)
@@ -94,8 +93,18 @@ def sample_lines(seconds: float) -> list[str]:
             for thread, began_at in [*_loading]:
                 periods = round((now - max(before, began_at)) / _PERIOD_SECONDS)
                 samples.extend([charged(_stack(thread))] * max(1, periods))
-        sys.setswitchinterval(interval_seconds)
+        restore()
 
+    def restore() -> None:
+        if sys.getswitchinterval() == own_seconds:  # the script may have set another
+            sys.setswitchinterval(interval_seconds)
+
+    interval_seconds = sys.getswitchinterval()
+    # By default, a sample waits for up to 5 ms until a function allows it.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    own_seconds = sys.getswitchinterval()
+    if hasattr(os, "register_at_fork"):  # workers of a loader would inherit it
+        os.register_at_fork(after_in_child=restore)
     threading.Thread(target=sample, daemon=True).start()
     return samples
 
@@ -235,8 +244,10 @@ class Loaders:
     def add(self, batches: int) -> None:
         """Add batches. Note the slowest line whenever there are twice as many samples."""
         self.batches += batches
-        if self._samples is None:  # after the first batches, which fill caches
-            self._samples = sample_lines(_MOST_SECONDS)
+        if self._samples is None:
+            # After the first batches, which fill caches, of a loader that loads in this process.
+            if any(workers == 0 for _, workers in self._lines.values()):
+                self._samples = sample_lines(_MOST_SECONDS)
         elif len(self._samples) >= 2 * self._noted_samples:
             self._noted_samples = len(self._samples)
             self._note(kind="slow_line", value=slowest_line(self._samples))
