@@ -228,7 +228,7 @@ class CsvDataset(_LocalDataset):
 
 
 class FolderDataset(_LocalDataset):
-    """Folder of images with a subfolder per class, in the layout of torchvision's ImageFolder."""
+    """Folder of images in the layout of torchvision's ImageFolder."""
 
     opens = "local_source.open_folder"
     source: Literal["folder"]

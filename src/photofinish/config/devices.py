@@ -59,7 +59,7 @@ class GpuDevice(Settings):
     strategy: Strategy = "ddp"
     """One process for each GPU (ddp), or one process for all (data_parallel)."""
     device_ids: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] | None = None
-    """GPUs of data_parallel. The first GPU holds the network. Default: the first `count` GPUs."""
+    """GPUs of data_parallel. The first holds the network. Default: the first `count`."""
     output_device: NonNegativeInt | None = None
     """GPU of data_parallel that gathers the outputs. Default: the first of `device_ids`."""
 

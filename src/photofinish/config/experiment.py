@@ -261,7 +261,7 @@ class Experiment(Settings):
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
-    """Metrics that `evaluate` adds. They have another plan file and do not change the training."""
+    """Metrics that `evaluate` adds. They do not change the training."""
     time_limit: Duration | None = Field(default=None, exclude=True)
     """Time after which the CPU trains no further epoch. Only the plan in on_cpu/ has it."""
     deps: tuple[str, ...] = Field(default=(), exclude=True)

@@ -71,7 +71,7 @@ FUSED = ("SGD", "Adam", "AdamW")
 CONSTANT = "constant"
 """Schedule without a class, which keeps the learning rate."""
 MOVED_BY_STEPS = ("OneCycleLR", "CyclicLR")
-"""Schedules that PyTorch steps after each batch. By default, others step after each epoch."""
+"""Schedules that PyTorch steps after each batch. Others step after each epoch."""
 GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycle_momentum")
 """Arguments that a schedule gets if its signature has them and params.yaml does not."""
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)

@@ -37,7 +37,7 @@ def scores_of_classes(
 def scores_of_labels(
     actual: Array, predicted: Array, loss: float, names: tuple[str, ...]
 ) -> DeviceEvaluation:
-    """Score several labels of 0 or 1 for each sample. Accuracy is the share of correct labels."""
+    """Score several labels of 0 or 1 a sample. Accuracy is the share of correct ones."""
     columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
     return DeviceEvaluation(
         main="macro_f1",  # answering no to each label is often accurate

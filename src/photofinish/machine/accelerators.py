@@ -117,7 +117,7 @@ def accelerators_to_use(
     return list(available[:wanted]), None
 
 
-# -- in the subprocess ---------------------------------------------------------------------------
+# -- in the subprocess --
 
 
 def listed_by_torch() -> Accelerators:

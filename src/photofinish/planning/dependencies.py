@@ -18,7 +18,7 @@ _MADE = (
 )
 """Paths that the pipeline writes. They count only if `deps` names them, or a folder in them."""
 _BY_CONTENT = ".py", ".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"
-"""Code and settings. A folder may hold millions of other files, too many to read in each plan."""
+"""Code and settings. A folder may hold millions of other files, too many to read."""
 
 
 def script_plan(name: str, script: Script) -> ScriptPlan:

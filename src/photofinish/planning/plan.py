@@ -54,7 +54,7 @@ def write_plan(
 
 
 def keep_results_of(scripts: Iterable[str], results: Path) -> None:
-    """Copy the results of scripts. An earlier one stays if a script fails when it runs again."""
+    """Copy the results of scripts. An earlier one stays if a script fails again."""
     for name in scripts:
         for folder in results.glob(f"{name}/*/measured"):
             with suppress(OSError):  # a full disk

@@ -42,7 +42,7 @@ _WIDEST_NAME = 24
 
 
 class Number(Record):
-    """Figure, with the interval that contains the true value in about 9 of 10 cases, if known."""
+    """Figure, with the interval that holds it in 9 of 10 cases, if known."""
 
     value: float
     low: float | None = None
@@ -146,7 +146,7 @@ class AnswerRecord(Record):
     answer: Answer
     about: About
     jobs: int = 1
-    """Number of jobs of the sweep that the answer and its lines are about, each with all seeds."""
+    """Number of jobs of the sweep that the answer is about, each with all seeds."""
     evidence: Basis
     reason: str | None
     lines: tuple[str, str]

@@ -74,7 +74,7 @@ def write_job_answers(
     command: Sequence[str] = (),
     grid: Grid | None = None,
 ) -> None:
-    """Write answers and records as JSON, and the page. `command` is the script's, if it is one."""
+    """Write the JSON and the page. `command` is a script's."""
     if files.json:
         as_json = [
             {

@@ -130,7 +130,7 @@ def slow_gpu_lines(job: JobRecord) -> Iterator[str]:
 
 
 def stall_lines(job: JobRecord) -> Iterator[str]:
-    """Yield the lines of a script at which a GPU would be waited for, if the answer names one."""
+    """Yield the lines at which a script would wait for the answer's GPU."""
     script, worth = job.cpu.script, job.worth
     is_slower = worth.answer == "No" and not worth.is_here
     if script is None or worth.gpu is None or is_slower:

@@ -1,4 +1,4 @@
-"""Line about how long a job will take, which the stage `measure` prints before any answer."""
+"""Line of the stage `measure` about how long a job will take."""
 
 from __future__ import annotations
 

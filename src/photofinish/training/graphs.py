@@ -109,7 +109,7 @@ class CapturedSteps:
 
 
 class GraphedSteps:
-    """Captured steps: a graph of `at_once` steps, and one of the steps left at an epoch's end."""
+    """A graph of `at_once` steps, and one of the steps left at an epoch's end."""
 
     kind: Literal["eager", "graph"] = "graph"
     why = ""

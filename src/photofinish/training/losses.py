@@ -82,7 +82,7 @@ class _NllLoss(torch.autograd.Function):
 
 
 def _nll_gradients(log_probs: torch.Tensor, targets: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return each batch's gradient of its mean. Batches of equal size are computed in one go."""
+    """Return each batch's gradient of its mean. Equal sizes are computed in one go."""
     parts: list[torch.Tensor] = []
     for size, group in groupby(targets, key=len):
         batches = [*group]

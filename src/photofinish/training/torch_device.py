@@ -125,7 +125,7 @@ def configure_torch_for(experiment: Experiment, device: torch.device, threads: i
 
 @contextmanager
 def torch_restored() -> Iterator[None]:
-    """Restore the precision and the algorithms that `configure_torch` chose before this block."""
+    """Restore the precision and algorithms that `configure_torch` chose."""
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
     deterministic = torch.get_deterministic_debug_mode()

@@ -61,7 +61,7 @@ class _Totals(NamedTuple):
 
 
 class Validator:
-    """Validation of one training's network, captured in one graph if its batches stay in place."""
+    """Validation of a network, captured in one graph if its batches stay in place."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class World:
 
 
 class DataParallelWorld(World):
-    """World of one process that copies the network to all devices in each step (DataParallel)."""
+    """One process that copies the network to all devices in each step (DataParallel)."""
 
     def __init__(self, devices: tuple[torch.device, ...], output_device: torch.device) -> None:
         super().__init__(devices[0])
