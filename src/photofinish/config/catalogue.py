@@ -39,7 +39,7 @@ CLASSIFIERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("regnet_y_16gf", "regnet_y_32gf"), _V1 + _V2 + _SWAG),
     **dict.fromkeys(("vit_b_16", "vit_l_16"), _V1 + _SWAG),
 }
-"""Published weights of each classifier. vgg16's weights without classifying layers are left out."""
+"""Published weights of each classifier, without those that lack classifying layers."""
 
 _BY_FLAG: PartArguments = {"train": {"train": True}, "test": {"train": False}}
 _BY_NAME: PartArguments = {"train": {"split": "train"}, "test": {"split": "test"}}

@@ -18,7 +18,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -29,16 +29,13 @@ _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 _WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track", "progress_bar")
 """Functions with as many items as their first argument."""
 _FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
-_METHODS = ("get", "size")
+_METHODS = "<built-in method (get of dict|size of (Tensor|Parameter)) "
 """Methods of dictionaries and tensors, which are not Python code."""
 _VARIABLES = ast.Name | ast.Attribute | ast.Subscript
 _PLAIN = _VARIABLES | ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.BinOp
 """Expressions without effects, if their parts have none."""
 _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
-_PHASE = re.compile(r"\w+ == '.*'")
-"""Condition of one phase of several."""
-_OWN_REFERENCES = 3
-"""References to a frame's snapshot of variables if the script itself has none."""
+_PHASE = re.compile(r"\w+ == '.*'")  # of several
 
 
 @dataclass(eq=False)
@@ -208,7 +205,8 @@ class _Reader:
         now, most, by = (_value(each, self._names) for each in nodes)
         now -= by * (added[0].lineno < way[-1].lineno)
         is_equal = isinstance(only.ops[0], ast.LtE | ast.GtE | ast.Eq) == (only in tests)
-        loop.count = len(range(now, int(most) + is_equal, by))
+        varies = _texts(nodes[2]) & changed
+        loop.count = None if varies else len(range(now, int(most) + is_equal, by))
         loop.text = ast.unparse(nodes[1])
         for outer in self._changing(nodes[1]):
             outer.count = None
@@ -313,7 +311,7 @@ def _names(frame: FrameType) -> Mapping[str, Any]:
         values = frame.f_locals
         names = dict(values)
         # Before Python 3.13, this snapshot keeps all local variables alive until it is cleared.
-        if isinstance(values, dict) and sys.getrefcount(values) == _OWN_REFERENCES:
+        if isinstance(values, dict) and sys.getrefcount(values) == 3:  # none of the script's
             values.clear()
     return ChainMap(names, frame.f_globals, vars(builtins))
 
@@ -349,9 +347,12 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
     for each in ast.walk(node):
         if isinstance(each, ast.Call):
             function = _value(each.func, names)
-            is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
+            is_method = re.match(_METHODS, repr(function))
             if not is_method and not any(function is known for known in _FUNCTIONS):
                 raise LookupError(ast.unparse(each))
+        elif isinstance(each, ast.Attribute):
+            if isinstance(getattr(type(_value(each.value, names)), each.attr, None), property):
+                raise LookupError(ast.unparse(each))  # it may have effects
         elif isinstance(each, ast.expr) and not isinstance(each, _PLAIN):
             raise LookupError(ast.unparse(each))
     return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it

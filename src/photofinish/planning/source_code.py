@@ -1,4 +1,4 @@
-"""Source files that each stage imports and reads. The stage runs again if one of them changes.
+"""Source files that each stage imports and reads. It runs again if one changes.
 
 Each stage depends on one file, written by `plan`, that lists them. If dvc.yaml listed them, DVC
 would take 6 s instead of 1 s to see that nothing changed in 15 experiments.

@@ -28,7 +28,7 @@ def model_text(job: JobRecord) -> str:
 
 
 def _likeness(parity: Parity) -> str:
-    """Return how similar the models are, and over which epochs if one ended before the other."""
+    """Return how similar the models are, and over which epochs if one ended first."""
     kind, difference = parity.likeness, parity.difference
     if kind == "same so far":
         return say("same so far", apart=difference and abs(100 * difference.mean))

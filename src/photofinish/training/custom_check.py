@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype
 
 _RECORDED_IMAGES = 4
-"""Number of images whose outputs are kept. With normalisation, each depends on the whole batch."""
+"""Images whose outputs are kept. With normalisation, each depends on the whole batch."""
 Tensors = dict[str, torch.Tensor]
 
 

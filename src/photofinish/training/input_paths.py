@@ -183,7 +183,7 @@ class AugmentedResidentBatches(ResidentBatches):
 
 
 class LoaderBatches(Batches):
-    """Batches of one DataLoader. Its sampler is set in each epoch, so that workers may persist."""
+    """Batches of a DataLoader. Its sampler is set each epoch, so that workers may persist."""
 
     def __init__(
         self,

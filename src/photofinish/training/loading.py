@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from photofinish.data import Dtype, Shape
 
 Key = tuple[int, Draw | None, int | None, int]
-"""Row and augmentation of a sample, the epoch (None in evaluation), and its repeat in the epoch."""
+"""Row, augmentation, epoch (None in evaluation) and repeat of a sample."""
 
 
 class SampleKind(NamedTuple):

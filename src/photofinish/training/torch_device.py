@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CPU = torch.device("cpu")
 _IMAGE_BATCH_DIMENSIONS = 4
 _ONEDNN_BLOCK_CHANNELS = 16
-"""Number of channels that oneDNN processes at once with AVX-512. With AVX2, half as many."""
+"""Channels that oneDNN processes at once with AVX-512. With AVX2, half as many."""
 _TRY_AGAIN = (
     "The driver lists a GPU, so it may be busy or not passed into a container: see nvidia-smi, "
     "then run `dvc repro` again. `CUDA_VISIBLE_DEVICES= dvc repro` leaves the GPU out"

@@ -92,7 +92,7 @@ class DataParallelWorld(World):
 
 
 class DistributedWorld(World):
-    """World of one process for each device. gloo sends objects, the device's backend gradients."""
+    """One process for each device. gloo sends objects, the device's backend gradients."""
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
         super().__init__(device)
