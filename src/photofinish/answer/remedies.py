@@ -15,7 +15,7 @@ from photofinish.results.measurements import LEARNS, InTurns, Learns, LoaderTime
 _OTHER_RUN = math.log(1.07)
 """What a whole training may gain more, or less, than steps that are tried, by hand.
 
-With it, 56 of 58 gains of `python -m benchmarks.suggestions` lay within their predictions.
+With it, 50 of 55 gains of `python -m benchmarks.suggestions` lay within their predictions.
 """
 _MOST_REMEDIES = 2  # that are shown
 _LEAST_GAIN = 1.05
