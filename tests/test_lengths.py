@@ -341,7 +341,7 @@ def test_the_length_is_that_of_the_whole_run_or_none(tmp_path: Path, name: str) 
 def test_the_loop_counts_where_the_command_line_says_another_length(tmp_path: Path) -> None:
     process, _ = recorded(tmp_path, BEGIN + SCRIPTS["a number"][0])
     process.on_command_line.append(Length("max_steps", 500, "--steps"))
-    assert _shown(process.length) == "30 epochs, range(30) in mine.py:40"
+    assert _shown(process.length) == "30 epochs, range(30) in mine.py:39"
     process.by_loops.clear()
     assert _shown(process.length) == "500 steps, --steps"
     process.on_command_line[0] = Length("max_steps", 5, "--steps")  # fewer than were taken

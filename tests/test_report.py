@@ -282,7 +282,7 @@ def test_sentences_stand_in_the_table_of_templates_alone_and_each_is_used() -> N
             }
     assert [text for text in words - {*TEMPLATES} if len(re.findall(r"\b[a-z]+ ", text)) >= 5] == []
     others = "".join(text for path, text in sources.items() if path.name != "templates.py")
-    formed = "none: |by: |learns: |why: |model: |GPU |mark of |fits |legend of "
+    formed = "none: |by: |learns: |why: |model: |GPU |slow GPU: |mark of |fits |legend of "
     formed += "".join(f"|{about}: " for about in get_args(About))
     named = [name for name in TEMPLATES if not re.match(formed, name)]
     assert [name for name in named if not re.search(f"[\"']{re.escape(name)}[\"']", others)] == []

@@ -50,8 +50,8 @@ def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
 class Allocations:
     """Storages from before a step, the births and deaths of others, and what autograd saves."""
 
-    def __init__(self, *, is_cast: bool = False) -> None:
-        self.is_cast = is_cast
+    def __init__(self, *, is_cast: bool = False, compiles: bool = False) -> None:
+        self.compiles, self.is_cast = compiles, is_cast
         """True to count as an autocast on CUDA. To compute in 16 bits would change the script."""
         self._known: dict[int, tuple[int, Any]] = {}
         """Number of each living storage by its id, with a reference that sees its death."""
@@ -159,7 +159,8 @@ class Allocations:
             halves = self.is_cast and tensor.dtype == torch.float32
             for number in self.note(tensor, is_new=False) - self._weights:
                 self.saved[number] = tensor.untyped_storage().nbytes() // (1 + halves)
-        return tensor.detach()  # an output that kept its own node would never be freed
+        # An output that kept its own node would never be freed. Dynamo can't detach here.
+        return tensor if self.compiles else tensor.detach()
 
     def add_weight(self, weight: Tensor) -> None:
         """Note a weight that was found, and its gradient from the step before."""

@@ -31,7 +31,7 @@ class ScriptStep:
     def __init__(
         self, *, compiles: bool = False, is_profiled: bool = False, is_cast: bool = False
     ) -> None:
-        self._memory = Allocations(is_cast=is_cast)
+        self._memory = Allocations(is_cast=is_cast, compiles=compiles)
         self.operators = Operators(self._memory)
         self._weights: dict[int, nn.Parameter] = {}
         self._samples = self._kernels_before = 0
