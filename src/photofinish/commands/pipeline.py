@@ -213,5 +213,6 @@ def record_machine(args: argparse.Namespace) -> None:
 
     path = Path("machines", f"{args.name}.json")
     write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
-    named = f"gpu: {{machine: {args.name}}}"
-    print(f"Wrote {path}. Commit it, and name it in params.yaml, as in {named}")
+    print(
+        f"Wrote {path}. Commit it, and name it in params.yaml, as in gpu: {{machine: {args.name}}}"
+    )

@@ -30,7 +30,6 @@ CPU_VARIABLES = (
     "MKL_NUM_THREADS", "OMP_DYNAMIC", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
     "OMP_WAIT_POLICY", "ONEDNN_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA",
 )  # fmt: skip
-_OTHER_FILES = ("--porcelain", "--untracked-files=no", "--", ":/", ":!dvc.lock")
 GPU_VARIABLES = (
     *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip
@@ -187,7 +186,12 @@ def git_commit() -> str | None:
     """Return the current commit, with `-dirty` if files other than dvc.lock differ."""
     try:
         head = git(Path(), "rev-parse", "HEAD", timeout_seconds=10)
-        changed = git(Path(), "status", *_OTHER_FILES, timeout_seconds=10)
+        changed = git(
+            Path(),
+            "status",
+            *("--porcelain", "--untracked-files=no", "--", ":/", ":!dvc.lock"),
+            timeout_seconds=10,
+        )
     except (OSError, UserError, subprocess.TimeoutExpired):
         return None
     return f"{head}-dirty" if changed else head

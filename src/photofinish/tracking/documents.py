@@ -257,6 +257,8 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
     table, answers = report / REPORT_TABLE, {}
     if table.is_file():
         found = json.loads((report / REPORT_ANSWERS).read_text(encoding="utf-8"))
+        if any("lines" not in answer for answer in found["answers"].values()):
+            return {}  # a report of an older photofinish
         shown = {next(iter(row.values())): row for row in found["overview"]}
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
             name, began = row["experiment"], float(row["measured_at_unix_seconds"] or 0)
