@@ -242,7 +242,7 @@ if __name__ == "__main__":
 
 def test_of_processes_that_a_script_joins_only_the_first_is_recorded(tmp_path: Path) -> None:
     script = SPAWNS.replace("STORE", str(tmp_path / "store"))
-    process = recorded_alone(tmp_path, script, warm_python.executable())
+    process = recorded_alone(tmp_path, script, sys.executable)
     assert (process.ranks, figures_of(process).steps) == (2, 3 * 8)
     assert process.counts
     assert process.counts["operations"]["without_formula"] == []

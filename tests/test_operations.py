@@ -335,15 +335,15 @@ def test_a_script_that_profiles_itself_keeps_its_profile() -> None:
     assert "aten::addmm" in {event.name for event in profile.events()}
 
 
-@pytest.mark.parametrize("network", [nn.Sigmoid(), SelfAttention(WIDE, 2)], ids=str)
+@pytest.mark.parametrize("network", [nn.Sigmoid(), Attention()], ids=str)
 def test_a_pass_without_a_backward_pass_is_freed(network: nn.Module) -> None:
     counting = ScriptStep()
     output = network(torch.ones(IMAGES, TIMES, WIDE, requires_grad=True))
-    kept = weakref.ref(output.untyped_storage())
+    storage = weakref.ref(output.untyped_storage())
     del output
     counting.end()
     gc.collect()
-    assert kept() is None
+    assert storage() is None
 
 
 def test_sparse_gradients_and_what_an_optimizer_lacks_leave_the_script_running() -> None:

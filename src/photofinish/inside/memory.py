@@ -43,8 +43,8 @@ def takes_all_at_once(defaults: Mapping[str, Any]) -> bool:
 
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
     """Return the gradients with a value for each of a weight's. Sparse ones have no storage."""
-    gradients = (weight.grad for weight in weights)
-    return [each for each in gradients if each is not None and each.layout is torch.strided]
+    every = [weight.grad for weight in weights if weight.grad is not None]
+    return [gradient for gradient in every if gradient.layout is torch.strided]
 
 
 class Allocations:
