@@ -195,11 +195,7 @@ def _larger_batch(
     return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
 
 
-def measured_over_estimated(
-    run: Job,
-    operations: Operations,
-    measured: Sequence[Job],
-) -> float:
+def measured_over_estimated(run: Job, operations: Operations, measured: Sequence[Job]) -> float:
     """Return the factor on all estimates by a quiet GPU's step, or 1 without a measurement.
 
     Errors of two accelerators correlate weakly (0.18 in 714 pairs), so the square root of the

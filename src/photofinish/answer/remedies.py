@@ -138,8 +138,7 @@ def _gain_of_input(
     new_seconds = new_share * starts.get(workers, math.inf) / epoch_steps
     step_seconds = statistics.fmean(tried.turns.base.step_seconds)
     least, most = UncertainTime(1.0, ONCE, ONCE).interval
-    # Equal starts are one and the same, which is in both times.
-    own_ends = (most, least) if own_seconds == new_seconds else (least, most)
+    own_ends = (most, least) if own_seconds == new_seconds else (least, most)  # one start
     low, high = (
         (step_seconds + own_seconds * own_off) / (step_seconds / end + new_seconds * new_off)
         for end, own_off, new_off in zip(speedup, own_ends, (most, least), strict=True)

@@ -1,4 +1,4 @@
-"""Settings of the comparison, and the tables of accelerators and list prices that they name.
+"""Settings of the comparison, and its tables of accelerators and list prices.
 
 `tables/README.md` describes the tables' columns and how to update them.
 """

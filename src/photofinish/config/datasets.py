@@ -180,7 +180,7 @@ class TorchvisionDataset(_ImageSettings):
 
 
 class Parts(Settings):
-    """Paths of the parts that the user divided. Other parts are drawn from the training part."""
+    """Paths of the parts that the user divided. Others are drawn from the training part."""
 
     train: str
     validation: str | None = None

@@ -1,4 +1,4 @@
-"""Short names of PyTorch's classes, as params.yaml may write them: `sgd`, `RMSprop`, `huber`.
+"""Short names of PyTorch's classes in params.yaml: `sgd`, `RMSprop`, `huber`.
 
 Names are read from PyTorch's source files, so that `plan` need not import it.
 """

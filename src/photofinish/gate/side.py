@@ -68,7 +68,7 @@ def run_here(name: str, device: DeviceLabel, data: Path, weights: Path) -> Run:
 
 
 def _check_modules(other: Path) -> None:
-    """Raise UserError if the other commit's code was imported: both sides would then be equal."""
+    """Raise UserError if the other commit's code was imported, so that sides are equal."""
     for module in list(sys.modules.values()):
         file = Path(getattr(module, "__file__", None) or "/")
         if file.is_relative_to(other) and not {"site-packages", ".venv"} & {*file.parts}:

@@ -159,8 +159,7 @@ class Allocations:
             halves = self.is_cast and tensor.dtype == torch.float32
             for number in self.note(tensor, is_new=False) - self._weights:
                 self.saved[number] = tensor.untyped_storage().nbytes() // (1 + halves)
-        # An output that kept its own node would never be freed. Dynamo can't detach here.
-        return tensor if self.compiles else tensor.detach()
+        return tensor if self.compiles else tensor.detach()  # or an output kept its own node
 
     def add_weight(self, weight: Tensor) -> None:
         """Note a weight that was found, and its gradient from the step before."""

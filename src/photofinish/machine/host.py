@@ -33,7 +33,7 @@ CPU_VARIABLES = (
 GPU_VARIABLES = (
     *CPU_VARIABLES, *sorted(name for kind in KINDS.values() for name in kind.variables)
 )  # fmt: skip
-"""Variables that matter to a GPU, without selectors: its name and memory are recorded instead."""
+"""Variables that matter to a GPU, but its selectors: its name and memory are recorded."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Answers for programs: report/answers.json, `photofinish ask --json` and `photofinish.report()`.
+"""Answers for programs: report/answers.json, `ask --json` and `photofinish.report()`.
 
 docs/answers.schema.json describes them.
 """

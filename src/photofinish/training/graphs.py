@@ -1,4 +1,4 @@
-"""Captured steps: several whole steps on static buffers, launched together as one CUDA graph.
+"""Captured steps: several steps on static buffers, launched together as one CUDA graph.
 
 Launching a kernel costs the host a few microseconds, often more than a small network's kernel takes
 to run. A replay runs no Python. Captured and eager steps give equal bits. If an epoch's last

@@ -119,7 +119,7 @@ def _convert_to_device(
     convert: Callable[[npt.NDArray[Any]], torch.Tensor],
     device: torch.device,
 ) -> torch.Tensor:
-    """Convert images on the CPU, for equal bits on all devices, and copy them chunk by chunk."""
+    """Convert images on the CPU, for equal bits on all devices, and copy chunk by chunk."""
     first = convert(images[:1])
     resident = torch.empty((len(images), *first.shape[1:]), dtype=first.dtype, device=device)
     chunk = max(1, _CHUNK_BYTES // first.nbytes)

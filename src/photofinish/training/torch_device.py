@@ -36,7 +36,7 @@ _TRY_AGAIN = (
 
 
 class NoAcceleratorError(UserError):
-    """Missing accelerator with these drivers and this torch. This is a result, not a failure."""
+    """Missing accelerator with these drivers and this torch: a result, not a failure."""
 
 
 def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torch.device:

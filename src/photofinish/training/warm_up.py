@@ -49,7 +49,7 @@ def run_each_size(trainer: Trainer, state: TrainState) -> float:
 
 
 def _fit_validation(trainer: Trainer, state: TrainState) -> None:
-    """Validate on each batch size. If memory is too small, take the training's."""
+    """Validate each batch size. If memory is too small, take the training's."""
     settings = trainer.experiment
     try:
         validate_each_size(trainer, state)
