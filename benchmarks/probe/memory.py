@@ -30,6 +30,8 @@ def train(
     is_autocast: bool = False,
 ) -> None:
     """Train a network of torchvision, without the temporary memory of an initialization."""
+    if device == CPU:  # whose steps in 16 bits may take minutes
+        dtype, is_autocast = torch.float32, False
     with torch.device("meta"):
         network = get_model(name)
     network.to(dtype).to_empty(device=device)
