@@ -74,7 +74,7 @@ _NUMBERS = "allocated, reserved, used by the driver after step 1, after step 3, 
 def run(findings: Findings, _out: Path) -> None:
     """Measure one after the other."""
     device = here()
-    for name, batch_size, settings in NETS:
+    for name, batch_size, settings in NETS if device != CPU else (*NETS[:2], NETS[-1]):
         what = f"{name} {batch_size} {settings or ''}".strip()
         _measure(findings, what, partial(train, name, batch_size, **settings), device)
     for name in ("read_loss", "hidden_loading", "short_epochs"):
