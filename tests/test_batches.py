@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -344,10 +345,15 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("result", "message"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_names_the_sample(load: Load, result: str, message: str) -> None:
+def test_a_fault_names_the_sample(
+    load: Load, result: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # PyTorch waits so long for a worker that failed.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     workers = int(result == "1 / 0")
     with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
+    gc.collect()
 
 
 def test_training_and_validation_are_both_normalised_or_neither(custom_files: CustomFiles) -> None:
@@ -477,6 +483,7 @@ def train_until_the_fault(fault: str, output: Path) -> None:
     with output.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
+    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.5  # of looking for a parent
     run_stage(lambda: train(fault))
 
 
