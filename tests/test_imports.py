@@ -45,10 +45,6 @@ RUNS_WITHOUT = {
         "dvc mlflow pandas sklearn scipy matplotlib jinja2 yaml ruamel requests torchmetrics "
         "sqlalchemy alembic cloudpickle",
     ),
-    "the command's help, and the first line of `ask`": (
-        "commands.cli commands.ask_options",
-        "torch mlflow dvc pandas numpy pydantic matplotlib ruamel rich",
-    ),
 }
 IMPORT_WITHOUT = """
 import importlib, sys
