@@ -151,7 +151,7 @@ cd ~/photofinish-env/bin
 echo 'PATH=~/photofinish-env/bin:$PATH' > activate
 for program in python photofinish pip; do echo '#!/bin/bash' > $program; done
 echo 'exec {python} "$@"' >> python
-echo 'shift; exec {python} -m photofinish ask --seconds 1 "$@"' >> photofinish
+echo 'shift; exec {python} -m photofinish ask --seconds 2 "$@"' >> photofinish
 echo 'echo "$@" > ~/installed' >> pip
 chmod +x *
 """

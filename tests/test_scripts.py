@@ -14,7 +14,7 @@ import pytest
 import torch
 import warm_python
 import yaml
-from conftest import CustomFiles
+from conftest import CustomFiles, run_command
 from outputs import verdict
 from result_files import text_of
 from torch import nn
@@ -292,14 +292,16 @@ def test_a_time_limit_stops_a_script_and_its_whole_job_is_extrapolated(
     run_mine: RunScript, custom_files: CustomFiles
 ) -> None:
     settings = {"epochs": 10**6, "metrics": "metrics.json"}
-    for limit_seconds in (1.0, 4.0, 16.0, 64.0):  # until it has taken a step
+    run_command([warm_python.executable(), "-m", "this"], custom_files.folder)  # until it is warm
+    for limit_seconds in (1.0, 4.0, 16.0, 64.0):  # until it has taken some steps
         with suppress(UserError, AssertionError):  # no step was timed
             record = run_mine(ENDLESS, time_limit=limit_seconds, **settings)
-            break
+            if facts(record)[1] > 1:
+                break
     else:
         pytest.fail(f"no step was timed in {limit_seconds} s")
     ended, steps, epochs = facts(record)
-    assert (ended, epochs, steps > 1) == (None, 10**6, True)
+    assert (ended, epochs) == (None, 10**6)
     plan = read_plan(custom_files.folder / "plan.json", ScriptPlan)
 
     def found(plan: ScriptPlan) -> Verdict:
