@@ -34,9 +34,8 @@ from photofinish.commands.ask_options import Terms, gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_words import legend, summary
 from photofinish.reporting.answers import answer_of
-from photofinish.reporting.answers_picture import all_jobs
 from photofinish.reporting.ask_lines import JobAnswer, bars, repaid_line
-from photofinish.reporting.job_pictures import job_pictures
+from photofinish.reporting.pictures import all_jobs, job_pictures
 from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.script_record import WholeJob
@@ -224,7 +223,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine() -> None:
     sweep = [alone] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
-    jobs = ", ".join(pair.experiment for pair in sweep)
+    jobs = ", ".join(pair.name for pair in sweep)
     assert summary(answer_record(sweep).jobs) == f"Probably yes, rent a T4: {jobs}."
     line = verdict(alone, decide_all([alone] * 2)[0]).answer
     assert re.search(r": 19 min \(\d+-\d+\) here, for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)

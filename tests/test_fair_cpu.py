@@ -124,7 +124,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested() -> None:
     assert "tried" in advice(known)
     busy = compared(while_busy(cpu), gpu)
     assert "threads: 1" not in verdict(busy).action
-    assert not busy.diagnoses["cpu"][0].remedies
+    assert not busy.causes["cpu"][0].remedies
 
 
 def test_the_share_of_steps_is_as_measured_though_the_training_took_twice_as_long() -> None:

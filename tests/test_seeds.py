@@ -147,7 +147,7 @@ def test_a_metric_that_is_no_number_for_one_seed_is_the_main_score_of_none(
     train: Train, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[dict[str, float]] = [{"odd": 0.5}, {}, {"odd": 0.5}]
-    monkeypatch.setattr("photofinish.evaluation.judges.custom_scores", lambda *_: found.pop(0))
+    monkeypatch.setattr("photofinish.evaluation.evaluate.custom_scores", lambda *_: found.pop(0))
     model = train("small", seeds=3, epochs=1)
     scores = evaluate("small", {"cpu": model}, packed_split).evaluation.devices["cpu"]
     assert {each.main for each in (scores, *scores.seeds)} == {"test_accuracy"}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from photofinish.answer.fair_cpu import least_startup_seconds, slowdown_of_a_thread
-from photofinish.answer.times import error_of_passes
-from photofinish.answer.uncertainty import MACHINE, ONCE, error_of_mean, log_ratio
+from photofinish.answer.times import MACHINE, ONCE, error_of_mean, error_of_passes, log_ratio
 from photofinish.results.job import Job
 
 

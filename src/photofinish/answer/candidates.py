@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from photofinish.answer.prices import GpuTerms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.times import ByLoad, job_time
-from photofinish.answer.uncertainty import Interval, UncertainTime, total
+from photofinish.answer.times import ByLoad, Interval, UncertainTime, job_time, total
 from photofinish.config.compare import Comparing, accelerators
 from photofinish.results.job import Job
 from photofinish.wording import is_wide
@@ -185,7 +184,6 @@ class Worth:
 
     @property
     def basis(self) -> Basis:
-        """Evidence of the answer."""
         return self.gpu.basis if self.gpu else "bound"
 
     @property

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from photofinish.answer.bounds import SpeedupBounds, speedup_bounds
 from photofinish.answer.candidates import Candidate, candidates
-from photofinish.answer.diagnosis import Diagnosis, diagnose
+from photofinish.answer.diagnosis import Diagnosis, causes_in_job
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
 from photofinish.answer.prices import ResourceUse, resource_use
-from photofinish.answer.renting import RentalComparison, renting
+from photofinish.answer.renting import RentalOption, renting
 from photofinish.answer.seeds import OverSeeds, over_seeds
 from photofinish.answer.slow_gpu import SlowGpu, slow_gpu
 from photofinish.answer.speedups import (
@@ -40,6 +40,8 @@ class Comparison:
     """Jobs with the same steps and length on other machines. Scripts have none."""
     elsewhere: tuple[Comparison, ...]
     """Comparisons of the same script on rented machines."""
+    gpus_elsewhere: tuple[Job, ...]
+    """Jobs on GPUs of other machines."""
     time_here: ByLoad
     """Time of the whole job on the CPU."""
     slow_kernels: SlowKernels | None
@@ -52,12 +54,15 @@ class Comparison:
     """Speed-ups of step, epoch and job by the GPU here, or none without it."""
     break_even: BreakEvenEpochs | None
     """None without steps on both devices."""
-    renting: RentalComparison
+    options: tuple[RentalOption, ...]
+    """Accelerators that may be rented."""
+    not_counted: str | None
+    """Reason why there are no options, from the training's record."""
     candidates: tuple[Candidate, ...]
     """GPUs that another machine recorded, and those that are only estimated."""
     steps: Mapping[DeviceLabel, EpochStep]
     """Step of an epoch on each device that trained."""
-    diagnoses: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
+    causes: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
     uses: Mapping[DeviceLabel, ResourceUse]
     seeds: Mapping[DeviceLabel, OverSeeds]
@@ -66,18 +71,13 @@ class Comparison:
     """Comparison of the models. None for scripts and samples, or without a GPU."""
 
     @property
-    def experiment(self) -> str:
+    def name(self) -> str:
         return self.cpu.name
 
     @property
-    def trained(self) -> tuple[Job, ...]:
+    def runs(self) -> tuple[Job, ...]:
         """Jobs of the devices that trained, the CPU's first."""
         return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
-
-    @property
-    def gpus_elsewhere(self) -> list[Job]:
-        """Jobs on GPUs of other machines."""
-        return _gpus_elsewhere(self.references, self.elsewhere)
 
     @property
     def same_model_references(self) -> list[Job]:
@@ -85,7 +85,6 @@ class Comparison:
         return [job for job in self.references if self.has_same_losses(job)]
 
     def has_same_losses(self, job: Job) -> bool:
-        """Return True if the losses of another experiment are comparable with this one's."""
         own, other = self.cpu.settings, job.settings
         return own is not None and other is not None and own.losses_key == other.losses_key
 
@@ -97,10 +96,12 @@ def compare(
     cpu, gpu, why_no_gpu, references = pair
     settings, trained = settings or Comparing(), (cpu, gpu) if gpu else (cpu,)
     bounds = speedup_bounds(cpu)
-    gpus_elsewhere = _gpus_elsewhere(references, elsewhere)
+    gpus_elsewhere = [job for job in references if job.device == "gpu"]
+    gpus_elsewhere += [other.gpu for other in elsewhere if other.gpu]
     steps = {job.device: epoch_step(job) for job in trained}
     rest_share = steps["cpu"].shares.get("the rest", 0.0)
-    rented = renting(cpu, bounds, rest_share, settings, [*trained[1:], *gpus_elsewhere])
+    measured = [*trained[1:], *gpus_elsewhere]
+    options, not_counted = renting(cpu, bounds, rest_share, settings, measured)
     models = [job.trained for job in trained if job.trained]
     margin = settings.same_model_points / 100
     return Comparison(
@@ -110,16 +111,18 @@ def compare(
         settings=settings,
         references=references,
         elsewhere=tuple(elsewhere),
+        gpus_elsewhere=tuple(gpus_elsewhere),
         time_here=time_by_load(cpu),
         slow_kernels=slow_kernels(cpu),
         slow_gpu=slow_gpu(cpu, gpu, steps["cpu"]) if gpu else None,
         bounds=bounds,
         speedups=speedups(cpu, gpu) if gpu else {},
         break_even=break_even(cpu, gpu) if gpu and cpu.has_steps and gpu.has_steps else None,
-        renting=rented,
-        candidates=tuple(candidates(rented.options, gpus_elsewhere, settings)),
+        options=options,
+        not_counted=not_counted,
+        candidates=tuple(candidates(options, gpus_elsewhere, settings)),
         steps=steps,
-        diagnoses={job.device: diagnose(job) for job in trained},
+        causes={job.device: causes_in_job(job) for job in trained},
         uses={job.device: resource_use(job, settings) for job in trained},
         seeds={
             model.device: over_seeds(model, settings.target_accuracy)
@@ -128,8 +131,3 @@ def compare(
         },
         parity=parity(models[0], models[1], margin) if len(models) > 1 else None,
     )
-
-
-def _gpus_elsewhere(references: Iterable[Job], elsewhere: Iterable[Comparison]) -> list[Job]:
-    recorded = [job for job in references if job.device == "gpu"]
-    return [*recorded, *(pair.gpu for pair in elsewhere if pair.gpu)]

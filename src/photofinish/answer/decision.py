@@ -16,7 +16,7 @@ from typing import Literal
 from photofinish.answer.candidates import Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.remedies import Remedy
-from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean
+from photofinish.answer.times import MACHINE, UncertainTime, error_of_mean
 from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing
 from photofinish.results.job import Job
@@ -46,8 +46,6 @@ class FewerEpochs:
 
 @dataclass(frozen=True)
 class Action:
-    """Action that is recommended now."""
-
     kind: Literal[
         "use the GPU", "use the CPU", "use either", "rent", "rent for some", "change a setting",
         "fewer epochs", "measure again", "measure longer", "try a GPU", "stay here",
@@ -67,8 +65,6 @@ class Action:
 
 @dataclass(frozen=True)
 class Decision:
-    """Answer, and what to do."""
-
     worth: Worth
     action: Action
 
@@ -94,7 +90,7 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
 def _sweep(pair: Comparison) -> tuple[object, ...]:
     settings = pair.cpu.settings
     # One machine is rented for all experiments with equal data set and network.
-    shared = (settings.dataset, settings.network) if settings else (pair.experiment,)
+    shared = (settings.dataset, settings.network) if settings else (pair.name,)
     return shared, bool(pair.candidates)
 
 
@@ -128,7 +124,7 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.is_here, worth.answer == "Can't tell"
     name = worth.gpu_name if worth.about == "renting" else None
-    busy = tuple(run.device for run in pair.trained if run.busy)
+    busy = tuple(run.device for run in pair.runs if run.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
     if is_open and pair.slow_kernels:
@@ -183,10 +179,10 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
         changes.append(_Change(Action("fewer epochs", fewer=fewer), fewer.gain, fewer.gain))
     of_gpu = [pair.gpu] if pair.gpu and worth.is_here else []
     for run in (pair.cpu, *of_gpu):
-        remedies = chain.from_iterable(cause.remedies for cause in pair.diagnoses[run.device])
+        remedies = chain.from_iterable(cause.remedies for cause in pair.causes[run.device])
         same_model = (remedy for remedy in remedies if remedy.learns != "something else")
         if remedy := next(same_model, None):
-            gain = remedy.predicted.of_job(run).middle
+            gain = remedy.predicted.middle
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
             changes.append(_Change(action, gain, over_cpu))

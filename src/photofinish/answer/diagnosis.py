@@ -70,6 +70,17 @@ def diagnose(run: Job) -> tuple[Diagnosis, ...]:
     return tuple(_with_share(run, step, diagnosis) for diagnosis in diagnoses)
 
 
+def causes_in_job(run: Job) -> tuple[Diagnosis, ...]:
+    """Return the diagnoses of a job, with the gains of the whole job instead of an epoch."""
+    causes = []
+    for cause in diagnose(run):
+        remedies = (
+            replace(remedy, predicted=remedy.predicted.of_job(run)) for remedy in cause.remedies
+        )
+        causes.append(replace(cause, remedies=tuple(remedies)))
+    return tuple(causes)
+
+
 def _with_share(run: Job, step: EpochStep, diagnosis: Diagnosis) -> Diagnosis:
     """Return a diagnosis with the share of the time that its cause takes."""
     costs, kind = step.costs, diagnosis.likely or diagnosis.cause

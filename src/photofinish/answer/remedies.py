@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from photofinish.answer.step_costs import StepCosts
-from photofinish.answer.uncertainty import ONCE, Interval, UncertainTime, error_of_mean
+from photofinish.answer.times import ONCE, Interval, UncertainTime, error_of_mean
 from photofinish.results.job import Job, JobSettings
 from photofinish.results.measurements import LEARNS, InTurns, Learns, LoaderTimes, Tried, TriedBy
 
@@ -82,6 +82,7 @@ class Remedy:
     settings: dict[str, Any]
     """All keys of params.yaml that change, and their values."""
     predicted: Gain
+    """Speed-up of an epoch, or of the whole job in a comparison."""
 
     @property
     def learns(self) -> Learns:

@@ -28,8 +28,6 @@ _OVER_USUAL = 8.0
 
 @dataclass(frozen=True)
 class SameScript:
-    """Finding on the first step."""
-
     kind: FirstStepKind
     layer: str = ""
     """Part that differs, if the step does."""
@@ -111,9 +109,9 @@ def _first_steps(pair: Comparison) -> SameScript | None:
     if not (one and other):
         return None
     # Without a counted step the precision is not known.
-    is_known = cpu.script.is_counted and cpu.precision != "tf32"  # which a CPU lacks
+    is_known = cpu.parameter_count is not None and cpu.precision != "tf32"  # which a CPU lacks
     precisions = [cpu.precision if is_known else "fp32", gpu.precision]
-    return same_script(one, other, precisions if gpu.script.is_counted else [])
+    return same_script(one, other, precisions if gpu.parameter_count is not None else [])
 
 
 def _with_record(pair: Comparison, reference: Job) -> RecordedModel | None:

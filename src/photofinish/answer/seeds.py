@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from photofinish.answer.prices import TimeToTarget, time_to_target
-from photofinish.answer.uncertainty import Interval
+from photofinish.answer.times import Interval
 from photofinish.results.trained import NetworkScores, Trained
 
 ENOUGH_SEEDS = 3

@@ -7,8 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.answer.times import job_time, mean_time, training_time
-from photofinish.answer.uncertainty import Interval, UncertainTime, error_of_mean
+from photofinish.answer.times import (
+    Interval,
+    UncertainTime,
+    error_of_mean,
+    job_time,
+    mean_time,
+    training_time,
+)
 from photofinish.results.job import Job
 
 Kind = Literal["step", "epoch", "end_to_end"]

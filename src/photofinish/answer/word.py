@@ -20,8 +20,7 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.times import ByLoad, time_by_load, total_by_load
-from photofinish.answer.uncertainty import Interval, UncertainTime
+from photofinish.answer.times import ByLoad, Interval, UncertainTime, time_by_load, total_by_load
 from photofinish.config.compare import accelerators
 from photofinish.results.job import Job
 
@@ -51,7 +50,7 @@ def measured(pair: Comparison) -> Worth | None:
     ratios = on_cpu.busy.over(on_gpu.busy), on_cpu.idle.over(on_gpu.idle)
     answer = _common(_by_interval(ratio, 1.0, "Yes") for ratio in ratios)
     of_gpu = answer == "No"
-    diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
+    diagnoses = pair.causes["gpu" if of_gpu else "cpu"]
     main = diagnoses[0].likely or diagnoses[0].cause if diagnoses else None
     return Worth(
         "the GPU here",
@@ -96,7 +95,6 @@ def bounded(pair: Comparison) -> Worth | None:
 
 
 def not_estimated(pair: Comparison) -> Worth:
-    """Return the answer if nothing is known of a GPU."""
     limit = pair.bounds.job.at_most
     return Worth("any GPU", "Can't tell", "no estimate", pair.time_here, limit=limit)
 
@@ -160,7 +158,6 @@ def _by_candidates(on_cpu: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Wort
 
 
 def _of(worth: Worth, on_cpu: ByLoad, gpu: Candidate) -> Worth:
-    """Return an answer with these times on the CPU and on a GPU."""
     return replace(
         worth,
         time_here=on_cpu,

@@ -67,7 +67,6 @@ def ask(
     files: AskFiles,
     terms: Terms | None = None,
 ) -> None:
-    """Print the answer for a command, and write it."""
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings)
     write_job_answers(files, answers, command)

@@ -95,7 +95,7 @@ def _sampled(
     decisions, answers = decide_all(pairs, limits.training_seconds), []
     for pair, decision, (_, records) in zip(pairs, decisions, sampled, strict=True):
         steps = float(pair.cpu.steps_per_epoch or 1)
-        job = WholeJob(pair.experiment, round(pair.cpu.epochs), steps)
+        job = WholeJob(pair.name, round(pair.cpu.epochs), steps)
         answers.append(job_answer(job, pair, decision, records))
     return answers, grid(pairs, decisions)
 

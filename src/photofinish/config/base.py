@@ -127,5 +127,4 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """Read a file that `plan` wrote."""
     return schema.model_validate_json(path.read_bytes())

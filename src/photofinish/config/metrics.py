@@ -38,12 +38,10 @@ class Metric(CustomCode):
 
     @property
     def is_of_torchmetrics(self) -> bool:
-        """Return True for a function of torchmetrics.functional, False for custom code."""
         return self.reference.module == TORCHMETRICS
 
     @property
     def label(self) -> str:
-        """Return the name of the metric's column."""
         given = (self.model_extra or {}).get("as")
         return str(given or self.reference.name.rpartition(".")[2])
 

@@ -121,7 +121,6 @@ class PublishedWeights(Settings):
 
 
 def published_weights(model: Model) -> PublishedWeights | None:
-    """Return the published weights that the network starts from, or None."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
     if not isinstance(model, CustomModel) or model.reference.module != TIMM:

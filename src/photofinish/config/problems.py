@@ -25,8 +25,6 @@ REQUIRED, NO_MAPPING, UNKNOWN_KEY = "this key is required", "must be a mapping",
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One problem in params.yaml."""
-
     path: KeyPath
     problem: str
     value: Any = NO_VALUE
@@ -144,7 +142,6 @@ _MESSAGES = {
 
 
 def _message_of(error: ValueError) -> str:
-    """Return the message about a refused setting."""
     if not isinstance(error, SettingError):
         return str(error)
     if error.kind == "unknown class":

@@ -43,7 +43,6 @@ class Namespace:
 
 @cache
 def _classes(namespace: Namespace) -> dict[str, str]:
-    """Return the classes of the module, by their short names."""
     names = names_in_module(namespace.module)
     classes = [name for name in names if name[0].isupper() and name not in namespace.excluded]
     return {namespace._plain(name): name for name in classes}

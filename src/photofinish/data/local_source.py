@@ -43,8 +43,6 @@ class _Row(NamedTuple):
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Map-style data set of image files."""
-
     paths: Sequence[Path]
     labels: Sequence[int]
     classes: tuple[str, ...]

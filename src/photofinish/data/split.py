@@ -65,7 +65,6 @@ def divide(raw: RawData, plan: DatasetPlan) -> dict[PartName, Int64Array]:
 
 
 def split(plan: DatasetPlan, raw: RawData, folder: Path) -> Manifest:
-    """Write the packed split into `folder` and return its manifest."""
     mean, std = plan.dataset.mean, plan.dataset.std
     channels = _channels(raw)
     if mean == "auto" and not channels:

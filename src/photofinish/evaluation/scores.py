@@ -19,7 +19,6 @@ _MOST_CLASSES = 1000
 def scores_of_classes(
     actual: Array, predicted: Array, loss: float, class_names: tuple[str, ...]
 ) -> DeviceEvaluation:
-    """Score predictions of one class for each sample."""
     accuracy = float(np.mean(actual == predicted))
     if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
         return DeviceEvaluation(main="test_accuracy", test_accuracy=accuracy, test_loss=loss)

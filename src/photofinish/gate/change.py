@@ -127,7 +127,6 @@ def _comparable(turns: list[Turn], others: list[Turn]) -> list[tuple[Turn, Turn]
 
 
 def _steps_to_difference(turns: list[Turn], others: list[Turn]) -> int | None:
-    """Return the steps until a turn's losses differ, or None."""
     steps = 0
     for one, other in _comparable(turns, others):
         steps += one.steps

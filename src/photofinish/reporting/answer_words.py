@@ -63,7 +63,6 @@ def phrase(worth: Worth) -> str:
 
 
 def _kind(job: JobRecord, worth: Worth) -> str:
-    """Return the template of the first line."""
     if worth.about == "the GPU here":
         return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
     if worth.about == "any GPU" and worth.answer == "No":
@@ -203,7 +202,6 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
-    """Return what is not known, if the answer is open."""
     if job.slow_kernels:
         return say("slow kernels", precision=job.figures["cpu"]["precision"], slow=job.slow_kernels)
     if worth.about == "the GPU here":
@@ -219,7 +217,6 @@ def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
 
 
 def _no_estimate(job: JobRecord) -> str:
-    """Return why none of the accelerators has an estimate."""
     if not job.options:
         return say("nothing recorded")
     largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
@@ -290,7 +287,7 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     startup_seconds = 0.0 if is_asked else run.startup_seconds  # --seconds is training alone
     limit = 10 * math.ceil((startup_seconds + job.action.seconds) / 10)
     more = limit - run.total_seconds + run.startup_seconds - startup_seconds
-    if run.script and not run.script.has_time_limit and not is_asked:
+    if run.script and not run.script.time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 

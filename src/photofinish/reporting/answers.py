@@ -219,7 +219,6 @@ def write_answers(folder: Path, answers: Answers) -> None:
 
 
 def read_answers() -> Answers:
-    """Read the answers of the project in the current folder."""
     try:
         content = (_report() / ANSWERS).read_text(encoding="utf-8")
     except FileNotFoundError:

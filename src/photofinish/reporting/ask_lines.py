@@ -49,15 +49,11 @@ class JobAnswer:
 
 
 class AskFiles(NamedTuple):
-    """Files to write, if any."""
-
     json: Path | None = None
     html: Path | None = None
 
 
 class _DrawnBar(NamedTuple):
-    """Bar of a device, with its texts."""
-
     name: str
     start_seconds: float
     job_seconds: float
@@ -86,7 +82,7 @@ def write_job_answers(
         ]
         write_text_atomically(files.json, to_json(as_json))
     if files.html:
-        from photofinish.reporting.report_page import page_of
+        from photofinish.reporting.report import page_of
 
         page = page_of(Findings(tuple(answer.record for answer in answers), grid), command)
         write_text_atomically(files.html, page.html)

@@ -139,7 +139,6 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
 
 
 def layer_finding(layer: Layer, parity: Parity) -> str:
-    """Return how a layer differs between two trainings."""
     if layer.cpu is not None and layer.gpu is not None:
         if layer.name != "test accuracy":
             name = "mean absolute error" if layer.name == "test error" else layer.name
@@ -177,7 +176,6 @@ def _why(job: JobRecord, run: Job) -> list[str]:
 
 
 def _cautions(job: JobRecord) -> Iterator[str]:
-    """Yield further reasons to doubt the answer."""
     if job.cpu.script and job.cpu.script.cuda_at:
         yield say("mapped", script=job.cpu.script)
     if job.cpu.is_extrapolated:

@@ -91,13 +91,11 @@ CSV_COLUMNS = tuple(column.name for column in COLUMNS if column.csv)
 
 
 def comparison_rows(jobs: Iterable[JobRecord]) -> Rows:
-    """Return a row for each experiment and device, with its answer."""
     every = (figures for job in jobs for figures in job.figures.values())
     return [{name: figures.get(name) for name in CSV_COLUMNS} for figures in every]
 
 
 def comparison_metrics(job: JobRecord) -> dict[str, Any]:
-    """Return the figures for `dvc metrics`, by device."""
     shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}
     for run in job.runs:

@@ -162,7 +162,7 @@ TEMPLATES = {
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
     "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "hidden loading": "The time on {gpu} has a wide range because {script.workers:n worker} "
+    "hidden loading": "The time on {gpu} has a wide range because {script.loader_workers:n worker} "
     "here hid the loading behind slower steps, so it could not be timed. It is between none and "
     "{script.step_loading_seconds:time} a step, which the first batches took.",
     "eager estimate": "The script compiles its network. Estimates are of uncompiled steps, so "

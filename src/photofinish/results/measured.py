@@ -123,8 +123,6 @@ class Measured(Readings, Where, StepMeasurements):
 
 @dataclass(frozen=True)
 class TrainedRecords:
-    """Records of an experiment's training on one device."""
-
     experiment: str
     record: records.TrainingRecord
     times: records.TrainingTimes

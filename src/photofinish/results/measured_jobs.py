@@ -11,7 +11,7 @@ from photofinish.config.experiment import Experiment
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.errors import UserError
 from photofinish.results import records
-from photofinish.results.job import Job, JobPair, JobScript, TimedShare
+from photofinish.results.job import Job, JobPair, TimedShare
 from photofinish.results.job_fields import (
     job_settings,
     loading_seconds,
@@ -57,7 +57,7 @@ def measured_job(
         name=measured.job,
         device=measured.device,
         settings=settings,
-        script=_script(measured) if script else None,
+        script=script,
         precision=of_whole.precision,
         parameter_count=of_whole.parameter_count,
         metrics=script.metrics if script else {},
@@ -139,23 +139,6 @@ def in_epochs(steps: float, epoch_steps: float | None) -> tuple[float, float]:
     return (steps / epoch_steps, epoch_steps) if epoch_steps else (1.0, steps)
 
 
-def _script(measured: Measured) -> JobScript:
-    script = measured.script
-    assert script
-    return JobScript(
-        workers=script.loader_workers,
-        step_loading_seconds=script.step_loading_seconds,
-        step_parts=script.step_parts,
-        compiles=script.compiles,
-        idle_share=script.idle_share,
-        stalls=script.stalls,
-        cuda_at=script.cuda_at,
-        has_time_limit=script.time_limit is not None,
-        first_steps=script.first_steps,
-        is_counted=script.parameter_count is not None,
-    )
-
-
 def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
     """Read the jobs of a script on both devices, or why there is none on the GPU.
 
@@ -181,7 +164,6 @@ def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
 
 
 def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
-    """Return True if a script's command, files or time limit have changed since it ran."""
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
     return run.script.ran_as != (command, plan.files, plan.time_limit)

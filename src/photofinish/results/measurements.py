@@ -24,7 +24,6 @@ class SteadyState(Record):
 
     @property
     def step_seconds(self) -> list[float]:
-        """Mean time of a step, for each sample."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
     @property
@@ -199,8 +198,6 @@ class LoaderTimes(Record):
 
 
 class StepMeasurements(Record):
-    """Measurements of single steps and of loading."""
-
     parts: tuple[TimedPart, ...]
     """Parts of the training in the order of time."""
     epoch_steps: float | None = None

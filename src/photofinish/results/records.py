@@ -182,12 +182,10 @@ def training_key(name: str, identity: str | None) -> str:
 
 
 def read_training(folder: Path) -> TrainingRecord | Unavailable:
-    """Read the record in a folder `model`."""
     return read_record(folder / RECORD, _EitherTraining).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
-    """Read the trainings from further seeds in a folder `model`."""
     if experiment.seeds == 1:
         return ()
     return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs

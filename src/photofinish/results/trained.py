@@ -72,7 +72,6 @@ class NetworkScores(Record):
 
     @property
     def values(self) -> dict[str, float]:
-        """All scores by name."""
         ours = {
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
@@ -91,15 +90,12 @@ class NetworkScores(Record):
 
     @property
     def in_words(self) -> str:
-        """Main score as a phrase."""
         size = self.main_text()
         is_share = self.main == "test_accuracy"
         return f"{size} {self.main_name}" if is_share else f"{self.main_name} {size}"
 
 
 class SeedScores(NetworkScores):
-    """Test scores of the network from a further seed."""
-
     seed: int
 
 

@@ -147,7 +147,7 @@ class Figures:
 
         False while a second epoch is too short to show whether the first one is slower.
         """
-        from photofinish.answer.uncertainty import MACHINE, error_of_mean
+        from photofinish.answer.times import MACHINE, error_of_mean
 
         slow, usual = slow_and_usual(self.parts)
         later = sum(part.epoch > 0 for part in usual)
