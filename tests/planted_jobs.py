@@ -19,12 +19,12 @@ from photofinish.results import EpochMetrics, EpochTiming, TimedPart
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
 from photofinish.results.measured import ScriptFacts
 from photofinish.results.measurements import SteadyState
-from photofinish.results.pass_times import Overhead
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,
     FirstStep,
+    Overhead,
     Predictions,
     SeedRun,
     SeedScores,

@@ -18,7 +18,7 @@ from training_stage import contents
 from photofinish.config.loss_settings import CrossEntropy
 from photofinish.config.metrics import Metric
 from photofinish.data.packed import PackedSplit
-from photofinish.data.samples import named_targets
+from photofinish.data.sources import named_targets
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.results import records

@@ -25,7 +25,7 @@ from photofinish.reporting.pictures import where_a_step_goes
 from photofinish.reporting.say import say
 from photofinish.results.job import Job
 from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedWorkers
-from photofinish.results.pass_times import StepsTaken
+from photofinish.results.trained import StepsTaken
 
 TWO_WORKERS = replace(LOADER, workers=2)
 STEPS = 38

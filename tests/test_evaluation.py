@@ -33,8 +33,14 @@ from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
-from photofinish.evaluation.evaluate import evaluate, score, write_evaluation
-from photofinish.evaluation.scores import scores_of_classes, scores_of_labels, scores_of_values
+from photofinish.evaluation.evaluate import (
+    evaluate,
+    score,
+    scores_of_classes,
+    scores_of_labels,
+    scores_of_values,
+    write_evaluation,
+)
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model

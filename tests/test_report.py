@@ -37,8 +37,7 @@ from photofinish.reporting.report import FILES, write_for_dvc
 from photofinish.reporting.tables import COLUMNS
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job import Job, JobPair
-from photofinish.results.pass_times import StepsTaken
-from photofinish.results.trained import DeviceLabel
+from photofinish.results.trained import DeviceLabel, StepsTaken
 
 SOURCES = ROOT / "src/photofinish"
 REASON = "; ".join(f"{name}: {kind.absent}" for name, kind in KINDS.items())

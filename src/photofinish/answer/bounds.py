@@ -23,7 +23,6 @@ class SpeedupBound:
     whole_seconds: float
     """Whole time of the job, or of its mean epoch."""
     measured_seconds: float
-    """Time that stays."""
     error: float
 
     @property

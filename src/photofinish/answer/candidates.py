@@ -86,7 +86,11 @@ def candidates(
 
     An estimate counts before a record that is too vague, such as one of a single epoch.
     """
-    gpus = {gpu.name: gpu for gpu in estimated(options)}
+    gpus = {}
+    for option in options:
+        if option.estimate and option.fits != "no":
+            name, time = option.accelerator.name, option.estimate.job
+            gpus[name] = Candidate(name, "estimated", time, option.terms, option)
     for gpu in recorded(elsewhere, settings):
         if gpu.name not in gpus or not is_wide(gpu.time.interval):
             gpus[gpu.name] = gpu
@@ -112,16 +116,6 @@ def short_name(gpu: str) -> str:
     """Return `H100` for `NVIDIA H100 80GB HBM3`, and other names without their maker."""
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     return names.get(gpu, gpu.removeprefix("NVIDIA ").removeprefix("AMD "))
-
-
-def estimated(options: Sequence[RentalOption]) -> list[Candidate]:
-    """Return the accelerators that may be rented and whose memory may suffice."""
-    gpus = []
-    for option in options:
-        if option.estimate and option.fits != "no":
-            name, time = option.accelerator.name, option.estimate.job
-            gpus.append(Candidate(name, "estimated", time, option.terms, option))
-    return gpus
 
 
 def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
@@ -166,7 +160,6 @@ class Worth:
     answer: Answer
     reason: Reason | None
     time_here: ByLoad
-    """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
@@ -218,11 +211,6 @@ class Worth:
         """Interval of the time that one run saves after a rented machine's start."""
         low, high = self.saved
         return low - self.terms.start_seconds, high - self.terms.start_seconds
-
-    @property
-    def gained_seconds(self) -> float:
-        """Time that one run saves after a rented machine's start."""
-        return self.here.seconds - self.there_seconds
 
     @property
     def there_seconds(self) -> float:

@@ -10,7 +10,6 @@ from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, causes_in_job
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
-from photofinish.answer.prices import ResourceUse, resource_use
 from photofinish.answer.renting import RentalOption, renting
 from photofinish.answer.seeds import OverSeeds, over_seeds
 from photofinish.answer.slow_gpu import SlowGpu, slow_gpu
@@ -41,9 +40,7 @@ class Comparison:
     elsewhere: tuple[Comparison, ...]
     """Comparisons of the same script on rented machines."""
     gpus_elsewhere: tuple[Job, ...]
-    """Jobs on GPUs of other machines."""
     time_here: ByLoad
-    """Time of the whole job on the CPU."""
     slow_kernels: SlowKernels | None
     """Half-precision steps that this CPU computes far below its fp32 rate."""
     slow_gpu: SlowGpu | None
@@ -64,7 +61,6 @@ class Comparison:
     """Step of an epoch on each device that trained."""
     causes: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
-    uses: Mapping[DeviceLabel, ResourceUse]
     seeds: Mapping[DeviceLabel, OverSeeds]
     """Scores over seeds, for devices that trained from several seeds."""
     parity: Parity | None
@@ -78,11 +74,6 @@ class Comparison:
     def runs(self) -> tuple[Job, ...]:
         """Jobs of the devices that trained, the CPU's first."""
         return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
-
-    @property
-    def same_model_references(self) -> list[Job]:
-        """Records whose losses are comparable, epoch by epoch."""
-        return [job for job in self.references if self.has_same_losses(job)]
 
     def has_same_losses(self, job: Job) -> bool:
         own, other = self.cpu.settings, job.settings
@@ -123,7 +114,6 @@ def compare(
         candidates=tuple(candidates(options, gpus_elsewhere, settings)),
         steps=steps,
         causes={job.device: causes_in_job(job) for job in trained},
-        uses={job.device: resource_use(job, settings) for job in trained},
         seeds={
             model.device: over_seeds(model, settings.target_accuracy)
             for model in models

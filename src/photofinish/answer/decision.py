@@ -84,7 +84,13 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
         if pair.gpu is None:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
+    decisions = []
+    for pair in pairs:
+        worth = measured(pair) or _without_gpu(pair, rented.get(_sweep(pair)))
+        if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
+            worth = replace(worth, answer="Can't tell")
+        decisions.append(Decision(worth, _action(pair, worth, sampled_seconds)))
+    return decisions
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
@@ -98,13 +104,6 @@ def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
     """Decide for a single experiment, without its sweep."""
     (decision,) = decide_all([pair], sampled_seconds)
     return decision
-
-
-def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
-    worth = measured(pair) or _without_gpu(pair, rented)
-    if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
-        worth = replace(worth, answer="Can't tell")
-    return Decision(worth, _action(pair, worth, sampled_seconds))
 
 
 def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
@@ -157,7 +156,7 @@ def _would_decide(worth: Worth) -> bool:
         return True
     known = UncertainTime(worth.gpu.time.seconds)
     is_open = of_rented(worth.here, known, worth.terms) == "Can't tell"
-    return worth.gained_seconds > 0 and not is_open
+    return worth.there_seconds < worth.here.seconds and not is_open
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,6 @@ def causes_in_job(run: Job) -> tuple[Diagnosis, ...]:
 
 
 def _with_share(run: Job, step: EpochStep, diagnosis: Diagnosis) -> Diagnosis:
-    """Return a diagnosis with the share of the time that its cause takes."""
     costs, kind = step.costs, diagnosis.likely or diagnosis.cause
     share, seconds, step_seconds = run.waiting_share, 0.0, 0.0
     if kind == "start-up-bound":

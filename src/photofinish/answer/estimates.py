@@ -57,7 +57,7 @@ _BESIDE_BYTES = _GIB // 2 + 2 * 32 * 2**20
 _USABLE_SHARE = 0.91
 """Least share of a GPU's memory that programs get: 14.56 of a T4's 16 GiB (CatVTON#133)."""
 _TERA, _GB = 1e12, 1e9
-Spread = tuple[float, float, float]
+Spread = tuple[float, ...]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
 
 
@@ -93,16 +93,15 @@ def estimate_step(
     if accelerator.kind not in ("cuda", "rocm") or tflops is None or operations.without_formula:
         return None
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
+    launches: Spread = (0.0, 0.0, 0.0)
     if is_captured:
         device_seconds += operations.kernels * CAPTURED_KERNEL_SECONDS
-        launches = (0.0, 0.0, 0.0)
     else:
         # A step on the CPU launches the same operators, and also computes them.
-        fast, middle, slow = (
+        launches = tuple(
             min(operations.kernels * launch_seconds, factor * cpu_step_seconds)
             for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
         )
-        launches = fast, middle, slow
     is_published = accelerator.kind == "cuda" and precision != "fp64"
     is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
@@ -112,8 +111,7 @@ def estimate_step(
     ):
         seconds = max(factor * device_seconds, launch_seconds)
         spread.append(seconds + operations.time_steps * time_step_seconds)
-    fast, middle, slow = spread
-    return StepEstimate((fast, middle, slow), launches, launches[1] > device_seconds)
+    return StepEstimate(tuple(spread), launches, launches[1] > device_seconds)
 
 
 def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
@@ -124,7 +122,6 @@ def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
 
 
 def with_batch(operations: Operations, images: int) -> Operations:
-    """Return the operations of a step with `images` samples."""
     factor, fixed = images / operations.images, operations.fixed_bytes or 0
     numbers = {
         name: round(factor * getattr(operations, name)) for name in ("flops", "saved_tensor_bytes")

@@ -23,7 +23,7 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
 from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis
 from photofinish.answer.parity import Layer, Parity
-from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of
+from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of, resource_use
 from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.same_model import SameModel, same_model
@@ -212,7 +212,8 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float]:
 
 
 def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
-    spent, causes, step = pair.uses[run.device], pair.causes[run.device], pair.steps[run.device]
+    spent, causes = resource_use(run, pair.settings), pair.causes[run.device]
+    step = pair.steps[run.device]
     figures = {figure.name: value or None for figure, value in figures_in(run)}
     if run.is_extrapolated:
         figures["job_seconds"] = run.whole_seconds

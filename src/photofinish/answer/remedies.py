@@ -94,7 +94,6 @@ class Remedy:
 
 
 def step_remedy(run: Job, costs: StepCosts, tried: Tried) -> Remedy:
-    """Return settings that were tried on the device's steps, with their gain."""
     return to_remedy(run, costs.settings, tried, Gain.of_steps(costs, tried.turns))
 
 

@@ -72,15 +72,10 @@ def _estimate_step(
     return estimate_step(
         operations,
         accelerator,
-        wanted_precision(run),
+        run.settings.precision if run.settings else run.precision,
         min(seconds),
         is_captured=are_captured(settings, operations),
     )
-
-
-def wanted_precision(run: Job) -> str:
-    """Return the precision in the settings, which a device without it replaces."""
-    return run.settings.precision if run.settings else run.precision
 
 
 class EstimatedJob:
@@ -118,7 +113,6 @@ class EstimatedJob:
         """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
     def on(self, accelerator: Accelerator) -> Estimate | None:
-        """Return the job's estimate, or None if its step can't be estimated."""
         run, operations = self._run, self._operations
         step = _estimate_step(run, run.settings, operations, accelerator)
         if step is None:
@@ -185,7 +179,6 @@ class EstimatedJob:
 def _larger_batch(
     run: Job, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
-    """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)

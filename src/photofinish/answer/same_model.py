@@ -10,12 +10,11 @@ from typing import Literal
 
 from photofinish.answer.candidates import short_name
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.parity import Layer, Parity, distance, first_step_layers
+from photofinish.answer.parity import Layer, distance, first_step_layers
 from photofinish.config.precisions import PRECISIONS, ScriptRounding, curve_tolerance
 from photofinish.results.job import Job
 from photofinish.results.trained import FirstScriptSteps
 
-Why = Literal["no GPU trained", "a script's model"]
 FirstStepKind = Literal[
     "identical", "same step", "other step", "unseeded", "other inputs", "other weights",
     "other batches", "draws",
@@ -30,7 +29,6 @@ _OVER_USUAL = 8.0
 class SameScript:
     kind: FirstStepKind
     layer: str = ""
-    """Part that differs, if the step does."""
 
 
 @dataclass(frozen=True)
@@ -47,38 +45,30 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class SameModel:
-    """Finding on the models. One field is set."""
+    """Finding on models that were not trained here on both devices. At most one field is set."""
 
-    parity: Parity | None = None
     record: RecordedModel | None = None
     script: SameScript | None = None
     """First step of a script, or of an experiment that was only measured."""
     rented: str | None = None
     """GPU of the rented machine that compared a script."""
-    why_not: Why | None = None
-    """Reason why nothing is compared."""
 
 
 def same_model(pair: Comparison) -> SameModel:
     """Compare the models by the strongest evidence."""
     if pair.parity:
-        return SameModel(pair.parity)
+        return SameModel()
     if pair.cpu.settings is None:
         return _of_script(pair)
     if first_step := _of_samples(pair):
         return SameModel(script=first_step)
-    gpus = (job for job in pair.same_model_references if job.device == "gpu")
+    gpus = (job for job in pair.references if job.device == "gpu" and pair.has_same_losses(job))
     models = [model for gpu in gpus if (model := _with_record(pair, gpu))]
     best = max(models, key=lambda model: (model.has_first_step, model.epochs or 0), default=None)
-    return SameModel(record=best) if best else SameModel(why_not=_why_not(pair))
-
-
-def _why_not(pair: Comparison) -> Why:
-    return "a script's model" if pair.gpu else "no GPU trained"
+    return SameModel(record=best)
 
 
 def _of_samples(pair: Comparison) -> SameScript | None:
-    """Compare the first step that was measured on both devices."""
     first, second = pair.cpu.first_step, pair.gpu.first_step if pair.gpu else None
     if first is None or second is None:
         return None
@@ -97,11 +87,10 @@ def _of_script(pair: Comparison) -> SameModel:
         if first_step := _first_steps(both):
             name = short_name(both.gpu.device_name) if both.gpu else None
             return SameModel(script=first_step, rented=None if both is pair else name)
-    return SameModel(why_not=_why_not(pair))
+    return SameModel()
 
 
 def _first_steps(pair: Comparison) -> SameScript | None:
-    """Compare the first step of a script if both devices recorded it."""
     cpu, gpu = pair.cpu, pair.gpu
     if not (cpu.script and gpu and gpu.script):
         return None
@@ -175,16 +164,12 @@ def _within_rounding(
         if share > limit:
             return SameScript("other step", name)
     largest_loss = max(map(abs, cpu.losses), default=0.0)
-    losses = _without_scale(gpu.losses, largest_loss)
+    # The GPU's losses may have the factor of a GradScaler, which their gradients don't have.
+    ratio = max(map(abs, gpu.losses), default=0.0) / largest_loss if largest_loss else 0.0
+    scale = 2.0 ** round(math.log2(ratio)) if ratio else 1.0
+    losses = [loss / scale for loss in gpu.losses]
     if math.dist(cpu.losses, losses) > limits.loss * largest_loss:
         return SameScript("other step", "the loss")
     if min(shares.values(), default=0.0) > limits.each:
         return SameScript("other step", "each gradient")
     return SameScript("same step")
-
-
-def _without_scale(losses: Sequence[float], largest: float) -> list[float]:
-    """Return losses without the factor of a GradScaler, which their gradients don't have."""
-    ratio = max(map(abs, losses), default=0.0) / largest if largest else 0.0
-    scale = 2.0 ** round(math.log2(ratio)) if ratio else 1.0
-    return [loss / scale for loss in losses]

@@ -144,7 +144,6 @@ class Spread:
 
     @property
     def between_two(self) -> float:
-        """Mean difference between two seeds, over all pairs."""
         pairs = combinations(self.values, 2)
         return statistics.fmean(abs(one - other) for one, other in pairs)
 
@@ -153,9 +152,7 @@ class Spread:
 class OverSeeds:
     seeds: tuple[int, ...]
     scores: NetworkScores
-    """Those of the first seed."""
     score: Spread
-    """Main scores."""
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]
     """Time to the target for each seed. Empty without a target accuracy, or for values."""

@@ -23,7 +23,6 @@ class SlowGpu:
     step_seconds: float
     expected_seconds: float
     cause: Cause
-    """Likely cause."""
 
 
 def slow_gpu(cpu: Job, gpu: Job, on_cpu: EpochStep) -> SlowGpu | None:

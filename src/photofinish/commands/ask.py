@@ -119,7 +119,6 @@ def job_answer(
     decision: Decision,
     records: Mapping[DeviceLabel, Measured] | None = None,
 ) -> JobAnswer:
-    """Return the answer for a job, with the record of each device for the file."""
     measured = {device: run.model_dump(mode="json") for device, run in (records or {}).items()}
     return JobAnswer(job, job_record(pair, decision), measured)
 

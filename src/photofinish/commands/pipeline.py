@@ -63,7 +63,6 @@ def run_stages(stages: list[str], *, shows_plan: bool = False) -> None:
 
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
-    """Return the stages that the trainings of these experiments depend on."""
     from photofinish.config.networks import published_weights
 
     chosen = [params.experiments[name] for name in experiments]
@@ -121,7 +120,6 @@ def check_params(*, is_shown: bool = False) -> None:
 
 
 def has_git() -> bool:
-    """Return True if this folder is in a Git repository."""
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 

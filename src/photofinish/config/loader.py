@@ -284,7 +284,6 @@ def _conflicts(
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
-    """Return the validated settings, or None and the problems in them."""
     try:
         # From JSON, because strict models convert lists to tuples only then.
         return _adapter(schema).validate_json(json.dumps(settings)), []

@@ -150,7 +150,6 @@ class InitialWeights(Settings):
 
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
-    """Return the downloaded weights of `model`, or None without published weights."""
     if published_weights(model) is None:
         return None
     assert folder is not None

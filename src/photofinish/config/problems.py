@@ -30,7 +30,6 @@ class ConfigProblem:
     value: Any = NO_VALUE
 
     def describe(self, place: str) -> str:
-        """Return two lines: the place and its value, and the problem."""
         key = ".".join(map(str, self.path)) or "(the whole file)"
         value = ""
         if self.value is not NO_VALUE:

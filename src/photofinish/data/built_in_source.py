@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset
 from photofinish.config.catalogue import DATASETS, GREY
 from photofinish.config.datasets import DatasetPlan, SyntheticDataset, TorchvisionDataset
 from photofinish.data.images import Int64Array, UInt8Array, decoding_processes, to_pixels
-from photofinish.data.samples import Source
+from photofinish.data.sources import Source
 from photofinish.errors import UserError
 from photofinish.files import in_project, state_folder
 from photofinish.stage.locks import exclusive
@@ -37,7 +37,6 @@ def open_digits(_plan: DatasetPlan) -> Source:
 
 
 def open_synthetic(plan: DatasetPlan) -> Source:
-    """Return the images that the plan's seed makes."""
     assert isinstance(plan.dataset, SyntheticDataset)
     images = _Synthetic(plan.dataset)
     return Source(images, images)

@@ -19,7 +19,7 @@ from photofinish.config.datasets import (
 from photofinish.data import PartName
 from photofinish.data.images import Size, UInt8Array, decode, decoding_processes
 from photofinish.data.local_files import read_csv
-from photofinish.data.samples import Source
+from photofinish.data.sources import Source
 from photofinish.errors import ConfigError
 from photofinish.wording import all_or_some, did_you_mean, shortened
 

@@ -21,8 +21,7 @@ from photofinish.data import Dtype, PartName, Shape, TaskName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import Array, Column
 from photofinish.data.ragged import Ragged
-from photofinish.data.samples import Sample, Samples, Source, named_targets
-from photofinish.data.sources import open_source
+from photofinish.data.sources import Sample, Samples, Source, named_targets, open_source
 from photofinish.errors import ConfigError
 from photofinish.nested import Nested, as_nested, leaves, map_nested
 

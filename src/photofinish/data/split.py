@@ -19,8 +19,7 @@ from photofinish.data.images import Int64Array
 from photofinish.data.packed import Array, Column, Content, Manifest, part_file, shapes_file
 from photofinish.data.ragged import Ragged
 from photofinish.data.raw_data import RawData
-from photofinish.data.samples import numbers_of_no_class
-from photofinish.data.sources import LIVE_PLAN
+from photofinish.data.sources import LIVE_PLAN, numbers_of_no_class
 from photofinish.errors import ConfigError
 from photofinish.files import sha256_of_file, write_bytes_atomically
 from photofinish.nested import Nested, leaf_names, leaves, map_nested, samples_in
@@ -127,7 +126,6 @@ def _target_shape(labels: Nested[Column]) -> Shape:
 
 
 def _ignored_class(raw: RawData) -> int | None:
-    """Return the number that marks positions without a class, or None."""
     if raw.task != "classes" or isinstance(raw.labels, tuple | dict) or len(raw.labels.shape) < 2:
         return None
     values = raw.labels.values if isinstance(raw.labels, Ragged) else raw.labels

@@ -1,9 +1,9 @@
-"""Evaluation of each device's networks on the test samples."""
+"""Evaluation of each device's networks on the test samples: of classes, labels and values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn import metrics as sklearn_metrics
 from torch import nn
 
 from photofinish.config.metrics import Metrics
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
+from photofinish.data import TaskName
 from photofinish.data.packed import Array, PackedSplit
 from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
-from photofinish.evaluation.scores import SCORES
 from photofinish.files import to_csv, write_text_atomically
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import call_with, map_nested, samples_in
@@ -43,8 +44,74 @@ from photofinish.training.losses import Loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.torch_device import CPU
 
+_MOST_CLASSES = 1000
+"""Largest number of classes with a confusion matrix."""
+
+
 _MOST_SAMPLES = 1000
 """Largest batch, as double precision takes twice the memory of validation."""
+
+
+def scores_of_classes(
+    actual: Array, predicted: Array, loss: float, class_names: tuple[str, ...]
+) -> DeviceEvaluation:
+    accuracy = float(np.mean(actual == predicted))
+    if len(class_names) > _MOST_CLASSES:  # such as a vocabulary
+        return DeviceEvaluation(main="test_accuracy", test_accuracy=accuracy, test_loss=loss)
+    labels = range(len(class_names))
+    confusion = sklearn_metrics.confusion_matrix(actual, predicted, labels=labels)
+    return DeviceEvaluation(
+        main="test_accuracy",
+        test_accuracy=accuracy,
+        test_loss=loss,
+        macro_f1=_macro_f1(actual, predicted, labels),
+        confusion=tuple(map(tuple, confusion.tolist())),
+    )
+
+
+def scores_of_labels(
+    actual: Array, predicted: Array, loss: float, names: tuple[str, ...]
+) -> DeviceEvaluation:
+    """Score several labels of 0 or 1 a sample. Accuracy is the share of correct ones."""
+    columns = None if len(names) > 1 else [1]  # scikit-learn treats one column as two classes
+    return DeviceEvaluation(
+        main="macro_f1",  # answering no to each label is often accurate
+        test_accuracy=float(np.mean(actual == predicted)),
+        test_loss=loss,
+        macro_f1=_macro_f1(actual, predicted, columns),
+        metrics={"all_labels_right": float((actual == predicted).all(axis=1).mean())},
+    )
+
+
+def _macro_f1(actual: Array, predicted: Array, labels: Any) -> float:
+    """Return the mean F1 of the classes that occur among targets or predictions."""
+    mean = sklearn_metrics.f1_score(
+        actual, predicted, labels=labels, average="macro", zero_division=np.nan
+    )
+    return float(np.nan_to_num(mean))
+
+
+def scores_of_values(
+    actual: Array, predicted: Array, loss: float, _names: tuple[str, ...] = ()
+) -> DeviceEvaluation:
+    """Score values by their errors. R2 is the share of the variance that is explained."""
+    actual, predicted = actual.astype(float), predicted.astype(float)
+    metrics = {
+        "mean_absolute_error": float(sklearn_metrics.mean_absolute_error(actual, predicted)),
+        "root_mean_squared_error": float(np.sqrt(np.mean((predicted - actual) ** 2))),
+    }
+    if np.ptp(actual, axis=0).any():  # constant values have no variance
+        weighting = "variance_weighted"
+        metrics["r2"] = float(sklearn_metrics.r2_score(actual, predicted, multioutput=weighting))
+    return DeviceEvaluation(main="mean_absolute_error", test_loss=loss, metrics=metrics)
+
+
+SCORES: dict[TaskName, Callable[[Array, Array, float, tuple[str, ...]], DeviceEvaluation]] = {
+    "classes": scores_of_classes,
+    "labels": scores_of_labels,
+    "values": scores_of_values,
+}
+"""Function for each task that scores actual and predicted targets."""
 
 
 class Scored(NamedTuple):
@@ -202,7 +269,6 @@ class Judged:
 
     evaluation: Evaluation
     actual: Array
-    """Targets of the test samples."""
     predicted: dict[DeviceLabel, Array]
 
 
@@ -248,7 +314,6 @@ def _with_one_main_score(
 
 
 def write_evaluation(judged: Judged, folder: Path) -> None:
-    """Write the scores, and a CSV with each target and its predictions."""
     write_record(folder / EVALUATION, judged.evaluation)
     actual = judged.actual
     if not all(map(len, judged.predicted.values())):

@@ -154,8 +154,13 @@ def changes_since(base: str, allowed: float) -> dict[str, Change]:
             f"a clone of CI often has one commit (`fetch-depth: 0`)"
         ) from error
     with tempfile.TemporaryDirectory() as temporary:
-        before = exported(now, commit, Path(temporary).resolve())
-        return _changes(before, now, allowed)
+        before, changes = exported(now, commit, Path(temporary).resolve()), {}
+        for training in _comparable(before, now):
+            change = _compare(training, before, now, allowed)
+            print(f"{training} since {before.title}: {change or 'unchanged'}", flush=True)
+            if change:
+                changes[str(training)] = change
+    return changes
 
 
 def check(changes: dict[str, Change], *, same_losses: bool) -> None:
@@ -177,17 +182,6 @@ def check(changes: dict[str, Change], *, same_losses: bool) -> None:
         raise NotComparedError(
             f"no clear result, so run it again: {', '.join(dict.fromkeys(unclear))}"
         )
-
-
-def _changes(before: Checkout, now: Checkout, allowed: float) -> dict[str, Change]:
-    """Compare changed trainings that both sides have, on the data of `now`."""
-    changes = {}
-    for training in _comparable(before, now):
-        change = _compare(training, before, now, allowed)
-        print(f"{training} since {before.title}: {change or 'unchanged'}", flush=True)
-        if change:
-            changes[str(training)] = change
-    return changes
 
 
 def exported(work: Checkout, commit: str, folder: Path) -> Checkout:

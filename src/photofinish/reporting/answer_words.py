@@ -35,12 +35,16 @@ def answer_text(job: JobRecord) -> str:
         values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
         return say("only a GPU", phrase=phrase(worth), **values)
     kind = _kind(job, worth)
+    place = say("on the CPU" if worth.is_here else "here")
+    here = here_text(job, worth, place)
+    if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
+        here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
     cause = short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
         worth=worth,
-        here=_here(job, worth, kind),
+        here=here,
         there=there_text(job),
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
@@ -63,7 +67,7 @@ def phrase(worth: Worth) -> str:
 
 
 def _kind(job: JobRecord, worth: Worth) -> str:
-    if worth.about == "the GPU here":
+    if worth.is_here:
         return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
     if worth.about == "any GPU" and worth.answer == "No":
         return "no by loading" if job.loads_longer else "no by start-up"
@@ -81,22 +85,14 @@ def gpu_words(worth: Worth) -> str:
     if worth.gpu is None:
         return ""
     name = worth.gpu.name
-    return f"the {name}" if worth.about == "the GPU here" else with_article(name)
+    return f"the {name}" if worth.is_here else with_article(name)
 
 
 def cost_text(gpu: Candidate) -> str:
-    """Return what a job costs on a GPU, or an empty text."""
     if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
     return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost
-
-
-def _here(job: JobRecord, worth: Worth, kind: str) -> str:
-    if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
-        return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
-    place = say("on the CPU" if worth.about == "the GPU here" else "here")
-    return here_text(job, worth, place)
 
 
 def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
@@ -105,10 +101,8 @@ def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
-        kind = "busy or idle" if load.idle_seconds else "busy"
-        idle_seconds = load.idle_seconds
-        marks = {"mark": mark, "at_most": at_most}
-        text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
+        kind, idle = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        text = say(kind, busy=value, idle=idle, place=place, mark=mark, at_most=at_most)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
         # A saving has the range of the time here, so that is shown beside it.
@@ -132,7 +126,7 @@ def there_text(job: JobRecord) -> str:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
-    if worth.about == "the GPU here" and run and (run.busy or not is_wide(interval)):
+    if worth.is_here and run and (run.busy or not is_wide(interval)):
         return f"{'~' * run.is_extrapolated}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
@@ -204,7 +198,7 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
     if job.slow_kernels:
         return say("slow kernels", precision=job.figures["cpu"]["precision"], slow=job.slow_kernels)
-    if worth.about == "the GPU here":
+    if worth.is_here:
         return cause
     if worth.time_here.is_busy and worth.gpu:
         return ""
@@ -236,7 +230,10 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     if kind == "measure again" and command is not None:
         return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
-        return _measure_again(job)
+        stage, devices = "script" if job.is_script else "train", action.devices
+        took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
+        again = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
+        return say("measure again", took=took_seconds, command=again)
     if kind == "change a setting":
         return _setting(job)
     if fewer := action.fewer:
@@ -282,7 +279,6 @@ def _setting(job: JobRecord) -> str:
 
 
 def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
-    """Return the setting or option that measures longer, and the time that it costs."""
     run = job.cpu
     startup_seconds = 0.0 if is_asked else run.startup_seconds  # --seconds is training alone
     limit = 10 * math.ceil((startup_seconds + job.action.seconds) / 10)
@@ -290,14 +286,6 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     if run.script and not run.script.time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
-
-
-def _measure_again(job: JobRecord) -> str:
-    """Return how to measure again, with the time that it took on the busy machine."""
-    stage, devices = "script" if job.is_script else "train", job.action.devices
-    took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
-    command = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
-    return say("measure again", took=took_seconds, command=command)
 
 
 def summary(jobs: Sequence[JobRecord]) -> str:

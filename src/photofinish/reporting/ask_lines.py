@@ -172,7 +172,6 @@ def step_line(run: Job, step: EpochStep) -> str | None:
 
 
 def seen_line(run: Job, watched: Watched | None) -> str:
-    """Return what was seen of a job, and what was not seen and is not counted."""
     figures = watched.figures if watched else None
     unseen = []
     if figures and not figures.validation_step_seconds:

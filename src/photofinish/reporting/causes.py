@@ -16,7 +16,6 @@ _FIXES = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "un
 
 
 def cause(run: Job, it: Diagnosis) -> str:
-    """Return what a job or an epoch waits for, with times."""
     if it.cause == "start-up-bound":
         return say(it.cause, share=it.share, whole=run.whole_seconds)
     if it.not_known:
@@ -37,7 +36,6 @@ def cause(run: Job, it: Diagnosis) -> str:
 
 
 def short_cause(job: JobRecord, device: DeviceLabel) -> str:
-    """Return what takes most of a job's time on a device, or ""."""
     causes = job.causes[device]
     text = _share(causes[0]) if causes else ""
     return say("likely share", cause=text) if text and causes[0].likely else text
@@ -58,7 +56,6 @@ def _share(cause: Diagnosis) -> str:
 
 
 def advice(cause: Diagnosis) -> str:
-    """Return what to change in params.yaml, or why nothing helps."""
     if cause.remedies:
         tries = zip(("try", "or try"), cause.remedies, strict=False)
         return " ".join(
@@ -79,7 +76,6 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 
 def prediction(remedy: Remedy) -> str:
-    """Return the predicted gain of the whole job, and the prediction's source."""
     return say("gains", gain=remedy.predicted, how=how_known(remedy))
 
 

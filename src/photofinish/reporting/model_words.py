@@ -10,8 +10,8 @@ from photofinish.wording import counted
 def model_text(job: JobRecord) -> str:
     """Return whether the GPU trains the same model, or an empty text where no GPU ran."""
     model = job.model
-    if model.parity:
-        return _likeness(model.parity)
+    if job.parity:
+        return _likeness(job.parity)
     if record := model.record:
         if record.diverges_at:
             return say("step apart", record=record)
@@ -24,11 +24,10 @@ def model_text(job: JobRecord) -> str:
     if model.script:
         text = say(model.script.kind, it=model.script)
         return say("on a rented GPU", text=text, gpu=model.rented) if model.rented else text
-    return "" if model.why_not == "no GPU trained" else say("a script's model")
+    return say("a script's model") if job.gpu else ""
 
 
 def _likeness(parity: Parity) -> str:
-    """Return how similar the models are, and over which epochs if one ended first."""
     kind, difference = parity.likeness, parity.difference
     if kind == "same so far":
         return say("same so far", apart=difference and abs(100 * difference.mean))

@@ -244,7 +244,6 @@ def which_gpu(job: JobRecord) -> Picture | None:
 
 
 def _marked(gpu: Candidate) -> str:
-    """Return the name with its marks, and a machine's GPUs."""
     name = gpu.name
     if gpu.basis == "recorded":
         name += "*"

@@ -83,7 +83,6 @@ def page_of(record: Findings, command: Sequence[str] | None = None) -> Page:
 
 
 def _pictures(record: Findings) -> tuple[list[Picture], list[list[Picture]]]:
-    """Return the pictures of all jobs, and those of each job that is shown."""
     jobs = record.jobs[:MOST_SHOWN]
     if not find_spec("matplotlib"):
         return [], [[] for _ in jobs]
@@ -157,7 +156,6 @@ def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
 
 
 def history_rows(jobs: Iterable[JobRecord]) -> Rows:
-    """Return every epoch of every run, with the training time up to its end."""
     return [
         asdict(epoch) | {"training_seconds_so_far": training_seconds} | _names(job, run)
         for job in jobs
@@ -172,7 +170,6 @@ def history_rows(jobs: Iterable[JobRecord]) -> Rows:
 
 
 def confusion_rows(jobs: Iterable[JobRecord]) -> Rows:
-    """Return how many test samples of each class were predicted as each class, for each run."""
     return [
         _names(job, run) | {"actual": actual, "predicted": predicted, "images": count}
         for job in jobs

@@ -42,9 +42,7 @@ class Verdict:
     model: str
     """Comparison of the models, the end of the second line, or empty where no GPU ran."""
     details: tuple[str, ...]
-    """Paragraphs of evidence."""
     cautions: tuple[str, ...]
-    """Reasons for doubt."""
 
     @property
     def lines(self) -> tuple[str, str]:

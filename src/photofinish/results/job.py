@@ -66,7 +66,6 @@ class Job:
     """
 
     name: str
-    """Name of the experiment or script."""
     device: DeviceLabel
     settings: JobSettings | None
     """None for a script."""
@@ -96,7 +95,6 @@ class Job:
     """Reasons why the times of steps are unreliable."""
 
     epochs: float
-    """Number of epochs of the whole job."""
     epoch_steps: float | None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steps_per_epoch: int | None
@@ -104,7 +102,6 @@ class Job:
     """Number of an epoch's samples, or 0 if it is not known."""
     timed: TimedShare
     untimed_epochs: float
-    """Number of epochs that were not timed."""
 
     startup_seconds: float
     startup_cpu_seconds: float | None

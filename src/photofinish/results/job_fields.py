@@ -12,8 +12,8 @@ from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.nested import dotted
 from photofinish.results import records
 from photofinish.results.job import JobSettings
+from photofinish.results.measured import Measured
 from photofinish.results.measurements import LoopSteps, StepMeasurements
-from photofinish.results.pass_times import Readings, Where
 from photofinish.results.references import code_without_folders, hardware, without_folders
 from photofinish.results.timed_parts import EpochByParts
 from photofinish.results.trained import DeviceLabel
@@ -51,7 +51,6 @@ def _key(
     settings: Experiment,
     epochs: int | None = None,
 ) -> str:
-    """Return a key of settings, data, published weights and custom code."""
     code = {
         name: sha256
         for name, sha256 in code_without_folders(record.custom_code).items()
@@ -64,20 +63,19 @@ def _key(
 
 def process_fields(
     device: DeviceLabel,
-    where: Where,
-    readings: Readings,
-    load: tuple[LoadWindow, ...],
+    process: records.TrainingTimes | Measured,
     measured_load: tuple[LoadWindow, ...],
 ) -> dict[str, Any]:
+    load = process.load
     return {
-        "host": where.host,
-        "host_name": where.host_name,
-        "device_name": where.device_name,
-        "device_count": where.device_count,
-        "hardware": hardware(device, where),
-        "started_at_unix_seconds": where.started_at_unix_seconds,
-        "peak_memory_bytes": readings.peak_memory_bytes,
-        "peak_host_memory_bytes": readings.peak_host_memory_bytes,
+        "host": process.host,
+        "host_name": process.host_name,
+        "device_name": process.device_name,
+        "device_count": process.device_count,
+        "hardware": hardware(device, process),
+        "started_at_unix_seconds": process.started_at_unix_seconds,
+        "peak_memory_bytes": process.peak_memory_bytes,
+        "peak_host_memory_bytes": process.peak_host_memory_bytes,
         "load": load,
         "measured_load": measured_load,
         "busy": tuple(load_warnings(load)),
@@ -89,20 +87,7 @@ def step_fields(
     steps: StepMeasurements | None, loop_steps: LoopSteps | None = None
 ) -> dict[str, Any]:
     steps = steps or StepMeasurements(parts=())
-    return {
-        "epoch_steps": steps.epoch_steps,
-        "parts": steps.parts,
-        "step_seconds": _step_seconds(steps),
-        "steady_state": steps.steady_state,
-        "tried_threads": steps.tried_threads,
-        "loop_steps": loop_steps,
-        "attribution": steps.attribution,
-        "not_attributed": steps.not_attributed,
-        "loader": steps.loader,
-        "operations": steps.operations,
-        "not_counted": steps.not_counted,
-        "fp32_flops_a_second": steps.fp32_flops_a_second,
-    }
+    return steps.own_fields() | {"loop_steps": loop_steps, "step_seconds": _step_seconds(steps)}
 
 
 def _step_seconds(steps: StepMeasurements) -> tuple[float, ...]:

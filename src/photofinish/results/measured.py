@@ -17,14 +17,15 @@ from photofinish.errors import UserError
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochMetrics, records
 from photofinish.results.measurements import LoopSteps, StepMeasurements
-from photofinish.results.pass_times import Readings, Where
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,
     FirstScriptSteps,
     FirstStep,
     Predictions,
+    Readings,
     SeedRun,
+    Where,
 )
 
 MEASURED_FOLDER, MEASURED = "measured", "measured.json"
@@ -184,6 +185,21 @@ def read_trained(folder: Path) -> tuple[records.TrainingTimes, Measured]:
     if isinstance(training, records.TrainingRecord) and (what := _stale(training, measured)):
         raise UserError(f"{path} and {times} have different {what}: run `photofinish run {stage}`")
     return trained, measured
+
+
+def read_records(name: str, folder: Path, training: records.TrainingRecord) -> TrainedRecords:
+    """Read what a device's folder has of this training: all but scores and further seeds."""
+    times, measured = read_trained(folder)
+    return TrainedRecords(
+        name,
+        training,
+        times,
+        measured,
+        measured.load,
+        records.read_history(folder / records.MODEL),
+        first_step=measured.first_step,
+        no_first_step=measured.no_first_step,
+    )
 
 
 def _stale(training: records.TrainingRecord, measured: Measured) -> str | None:

@@ -26,7 +26,7 @@ from photofinish.results.measured import (
     read_measured,
 )
 from photofinish.results.timed_parts import epoch_by_parts
-from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
+from photofinish.results.trained import DEVICE_LABELS
 
 
 def measured_job(
@@ -51,7 +51,11 @@ def measured_job(
     timed_steps = script.steps if script else sum(part.steps for part in measured.parts)
     passes_seconds = epochs * (by_parts.seconds + validation_seconds)
     settings = job_settings(record) if record else None
-    samples = _samples(measured, epoch_steps)
+    samples = 0
+    if measured.training:
+        samples = measured.training.samples["train"]
+    elif script and script.samples_per_step:
+        samples = round(epoch_steps * script.samples_per_step)
     whole_steps = math.ceil(epoch_steps) if float(epochs).is_integer() else epoch_steps
     return Job(
         name=measured.job,
@@ -86,23 +90,14 @@ def measured_job(
         samples_per_second=samples / by_parts.seconds if samples else None,
         is_bound=bool(script and script.is_bound),
         is_outdated=is_outdated,
-        **process_fields(measured.device, measured, measured, measured.load, measured.load),
+        **process_fields(measured.device, measured, measured.load),
         **step_fields(measured, measured.loop_steps),
     )
-
-
-def _samples(measured: Measured, epoch_steps: float) -> int:
-    """Return the number of an epoch's samples, or 0 if it is not known."""
-    if measured.training:
-        return measured.training.samples["train"]
-    script = measured.script
-    return round(epoch_steps * script.samples_per_step) if script and script.samples_per_step else 0
 
 
 def job_of_experiment(
     measured: Measured, experiment: Experiment, custom_code: Mapping[str, str] | None = None
 ) -> Job:
-    """Return an experiment's whole job, of which only a sample was measured."""
     assert measured.training
     assert measured.epoch_steps
     changes: dict[str, Any] = {"experiment": experiment}
@@ -145,13 +140,16 @@ def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
     A result stays if a changed script fails, so it may be outdated. Results of different versions
     of the script are not compared.
     """
-    cpu, gpu = (_read_run(folder / device, plan.name, device) for device in DEVICE_LABELS)
+    cpu_file, gpu_file = (folder / device / MEASURED_FOLDER / MEASURED for device in DEVICE_LABELS)
+    cpu = read_measured(cpu_file)
     if isinstance(cpu, NotMeasured):
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
     assert cpu.script
-    if isinstance(gpu, NotMeasured):
+    # There is none if the run on the CPU failed first.
+    gpu = read_measured(gpu_file) if gpu_file.is_file() else None
+    if gpu is None or isinstance(gpu, NotMeasured):
         job = job_of_script(cpu, is_outdated=_is_outdated(cpu, plan))
-        return JobPair(job, None, gpu.reason)
+        return JobPair(job, None, gpu.reason if gpu else "it has not run there yet")
     assert gpu.script
     shares = gpu.script.epoch_share, cpu.script.epoch_share
     on_cpu, on_gpu = (
@@ -167,11 +165,3 @@ def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
     return run.script.ran_as != (command, plan.files, plan.time_limit)
-
-
-def _read_run(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMeasured:
-    """Return a device's run. There is none if the run on the other device failed first."""
-    path = folder / MEASURED_FOLDER / MEASURED
-    if device == "gpu" and not path.is_file():
-        return NotMeasured(job=name, device=device, reason="it has not run there yet")
-    return read_measured(path)

@@ -215,3 +215,7 @@ class StepMeasurements(Record):
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""
+
+    def own_fields(self) -> dict[str, Any]:
+        """Return the values of these measurements, without those of a record that has more."""
+        return {name: value for name, value in self if name in StepMeasurements.model_fields}

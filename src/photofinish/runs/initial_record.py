@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from photofinish.results import records
-from photofinish.results.pass_times import made_here
+from photofinish.results.trained import made_here
 from photofinish.runs.setup import Setup
 from photofinish.stage.process import seconds_since_stage_start
 from photofinish.tracking.client import NoTracker, Tracker

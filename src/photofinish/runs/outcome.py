@@ -9,7 +9,7 @@ from itertools import chain
 from photofinish.files import sha256_of_bytes, write_bytes_atomically
 from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
-from photofinish.results.pass_times import Overhead, Readings, StepsTaken
+from photofinish.results.trained import Overhead, Readings, StepsTaken
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.training import Epochs, Training
 from photofinish.training.torch_device import peak_host_memory_bytes

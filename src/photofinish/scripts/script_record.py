@@ -24,7 +24,7 @@ from photofinish.results import TimedPart
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_jobs import in_epochs
 from photofinish.results.measurements import LoaderTimes, Operations
-from photofinish.results.pass_times import made_here
+from photofinish.results.trained import made_here
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process

@@ -31,8 +31,7 @@ from photofinish.results.measured import (
     read_trained,
 )
 from photofinish.results.measured_jobs import job_of_script
-from photofinish.results.pass_times import Where
-from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun, Where
 from photofinish.results.training_jobs import job_of_training
 from photofinish.tracking.run_metrics import (
     KEY,
@@ -234,7 +233,6 @@ def _document(
 def script_document(
     name: str, device: DeviceLabel, results: Path, answers: Mapping[Answered, Lines]
 ) -> RunDocument | None:
-    """Return the document of a script's run on a device, or None if it did not run."""
     file = results / name / device / MEASURED_FOLDER / MEASURED
     measured = read_measured(file) if file.is_file() else None
     if not isinstance(measured, Measured) or measured.script is None:

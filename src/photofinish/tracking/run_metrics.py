@@ -24,7 +24,6 @@ def epoch_metrics(
     timing: EpochTiming,
     training_images: int,
 ) -> list[Metric]:
-    """Return the metrics of one epoch, at its end."""
     values = asdict(metrics) | asdict(timing)
     values["images_per_second"] = training_images / timing.training_seconds
     epoch, ended_ms = values.pop("epoch"), milliseconds(values.pop("ended_at_unix_seconds"))
@@ -37,7 +36,6 @@ def training_metrics(
     seeds: Sequence[SeedRun],
     summary: Mapping[str, float | None],
 ) -> Iterator[Metric]:
-    """Yield the metrics of each epoch, of each further seed, and of the whole training."""
     for epoch, timing in zip(history, timings.epochs, strict=True):
         yield from epoch_metrics(epoch, timing, timings.training_image_count)
     ended_ms = milliseconds(timings.epochs[-1].ended_at_unix_seconds)
