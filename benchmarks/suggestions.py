@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from torch import nn
 from torch.utils.data import default_collate
 
-from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_speedup
+from photofinish.answer.diagnosis import Gain, Remedy, larger_batch, loader_remedies, step_speedup
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts

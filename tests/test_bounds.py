@@ -20,12 +20,12 @@ from result_files import (
     whole_epoch,
 )
 
-from photofinish.answer.bounds import speedup_bounds
+from photofinish.answer.speedups import speedup_bounds
 from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
 from photofinish.results import TimedPart
 from photofinish.results.job import Job
-from photofinish.results.job_fields import loading_seconds
+from photofinish.results.measured_jobs import loading_seconds
 from photofinish.results.measurements import LoaderTimes, StepMeasurements, TriedWorkers
 from photofinish.results.timed_parts import epoch_by_parts
 

@@ -15,8 +15,7 @@ from torch.nn import functional
 from training_process import train_here
 from training_stage import contents
 
-from photofinish.config.loss_settings import CrossEntropy
-from photofinish.config.metrics import Metric
+from photofinish.config.metrics import CrossEntropy, Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import named_targets
 from photofinish.errors import ConfigError, UserError

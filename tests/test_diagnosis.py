@@ -16,8 +16,7 @@ from outputs import comparison_rows, record_of, verdict
 from planted_jobs import HOST, LOADER, compared, lasting, make_job, make_model, steady
 from result_files import BUSY, in_turns, made_up_attribution, resident_tried, text_of
 
-from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.remedies import Gain, Remedy, step_speedup
+from photofinish.answer.diagnosis import Diagnosis, Gain, Remedy, diagnose, step_speedup
 from photofinish.answer.step_costs import fixed_share
 from photofinish.reporting import causes
 from photofinish.reporting.drawing import Picture

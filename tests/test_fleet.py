@@ -26,8 +26,7 @@ from training_stage import read_until, wait_for
 from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.git import git
 from photofinish.machine.fingerprint import Machine
-from photofinish.remote.jobs import clone_at, committed
-from photofinish.remote.worker import CODE, code_version, key_of, warn_if_open
+from photofinish.remote.worker import CODE, clone_at, code_version, committed, key_of, warn_if_open
 from photofinish.tracking import sync
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}

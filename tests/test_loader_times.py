@@ -17,7 +17,7 @@ from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
 from result_files import in_turns, job_of, made_up_attribution, trained, with_record, with_timings
 from torch.utils.data import get_worker_info
 
-from photofinish.answer.remedies import loader_remedies
+from photofinish.answer.diagnosis import loader_remedies
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
 from photofinish.inside.timed_batches import is_loading

@@ -30,11 +30,11 @@ from photofinish.config.loader import read_params
 from photofinish.config.metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.reporting.model_words import model_text
+from photofinish.reporting.answer_words import model_text
 from photofinish.reporting.tables import references_table
 from photofinish.results.job import Job
-from photofinish.results.job_fields import job_settings
 from photofinish.results.measured import TrainedRecords
+from photofinish.results.measured_jobs import job_settings
 from photofinish.results.records import TrainingRecord
 from photofinish.results.references import Reference, read_references, reference_of, write_reference
 from photofinish.results.trained import FirstStep

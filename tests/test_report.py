@@ -26,9 +26,8 @@ from training_stage import contents
 import photofinish
 from photofinish.answer.candidates import About
 from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.diagnosis import Diagnosis, Gain, Remedy
 from photofinish.answer.record import answer_record
-from photofinish.answer.remedies import Gain, Remedy
 from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.files import to_json

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from photofinish.answer.bounds import SpeedupBounds, speedup_bounds
 from photofinish.answer.candidates import Candidate, candidates
 from photofinish.answer.diagnosis import Diagnosis, causes_in_job
 from photofinish.answer.fair_cpu import SlowKernels, slow_kernels
 from photofinish.answer.parity import Parity, parity
 from photofinish.answer.renting import RentalOption, renting
 from photofinish.answer.seeds import OverSeeds, over_seeds
-from photofinish.answer.slow_gpu import SlowGpu, slow_gpu
 from photofinish.answer.speedups import (
     BreakEvenEpochs,
     Kind,
     Speedup,
+    SpeedupBounds,
     break_even,
+    speedup_bounds,
     speedups,
 )
-from photofinish.answer.step_costs import EpochStep, epoch_step
+from photofinish.answer.step_costs import EpochStep, SlowGpu, epoch_step, slow_gpu
 from photofinish.answer.times import ByLoad, time_by_load
 from photofinish.config.compare import Comparing
 from photofinish.results.job import Job, JobPair

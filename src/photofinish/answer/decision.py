@@ -15,7 +15,7 @@ from typing import Literal
 
 from photofinish.answer.candidates import Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.remedies import Remedy
+from photofinish.answer.diagnosis import Remedy
 from photofinish.answer.times import MACHINE, UncertainTime, error_of_mean
 from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing

@@ -21,16 +21,14 @@ from photofinish.answer.candidates import (
 )
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
-from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis
+from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis, Remedy
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of, resource_use
-from photofinish.answer.remedies import Remedy
 from photofinish.answer.renting import RentalOption
 from photofinish.answer.same_model import SameModel, same_model
 from photofinish.answer.seeds import OverSeeds, ScoreDifference, Spread
-from photofinish.answer.slow_gpu import MOST_OF_IT, launching_share
 from photofinish.answer.speedups import Kind, Speedup, epoch_speedup
-from photofinish.answer.step_costs import PARTS, EpochStep
+from photofinish.answer.step_costs import MOST_OF_IT, PARTS, EpochStep, launching_share
 from photofinish.answer.times import Interval, job_time
 from photofinish.answer.word import loads_longer_than_it_starts, of_one_training
 from photofinish.results.figures import figures_in

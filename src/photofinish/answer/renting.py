@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from photofinish.answer.bounds import SpeedupBounds
 from photofinish.answer.estimates import (
     CONTEXT_SECONDS,
     StepEstimate,
@@ -22,6 +21,7 @@ from photofinish.answer.estimates import (
     with_batch,
 )
 from photofinish.answer.prices import GpuTerms, cheapest_machine, terms_of
+from photofinish.answer.speedups import SpeedupBounds
 from photofinish.answer.times import UncertainTime, log_ratio
 from photofinish.config.compare import Accelerator, Comparing, accelerators
 from photofinish.machine.host import allowed_cores

@@ -21,8 +21,7 @@ from photofinish.config.base import (
     spelled_out,
 )
 from photofinish.config.cuda_graphs import why_not_captured
-from photofinish.config.loss_settings import Loss
-from photofinish.config.metrics import EarlyStopping, Metric, Metrics
+from photofinish.config.metrics import EarlyStopping, Loss, Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.precisions import TrainingPrecision
 from photofinish.config.pytorch_names import (

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator
 
 from photofinish.answer.record import Candidate, DeviceLabel, Grid, Interval, JobRecord
-from photofinish.reporting.answer_words import gpu_words, phrase, runs_text
+from photofinish.reporting.answer_words import gpu_words, model_text, phrase, runs_text
 from photofinish.reporting.drawing import (
     DEVICE_COLOURS,
     INK,
@@ -32,7 +32,6 @@ from photofinish.reporting.drawing import (
     as_picture,
     panel,
 )
-from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import SHORT_PARTS
 from photofinish.results import EpochMetrics

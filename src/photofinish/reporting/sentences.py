@@ -15,9 +15,14 @@ from photofinish.answer.record import (
     Speedup,
     metric_texts,
 )
-from photofinish.reporting.answer_words import action_text, answer_text, slow_loading
+from photofinish.reporting.answer_words import (
+    action_text,
+    answer_text,
+    in_points,
+    model_text,
+    slow_loading,
+)
 from photofinish.reporting.causes import advice, cause, estimate_hints, slow_gpu_lines, stall_lines
-from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import faster, is_wide, measure_again, seconds

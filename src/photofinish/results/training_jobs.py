@@ -12,13 +12,13 @@ from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import passed_seconds, records
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
-from photofinish.results.job_fields import (
+from photofinish.results.measured import TrainedRecords, read_records
+from photofinish.results.measured_jobs import (
     job_settings,
     loading_seconds,
     process_fields,
     step_fields,
 )
-from photofinish.results.measured import TrainedRecords, read_records
 from photofinish.results.references import Reference, hardware
 from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
