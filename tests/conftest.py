@@ -30,9 +30,8 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import split
+from photofinish.data.split import RawData, read_raw, split
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES

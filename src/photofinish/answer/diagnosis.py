@@ -315,10 +315,11 @@ def _against_input(
 
 def _against_launching(run: Job, costs: StepCosts) -> Remedy | NoRemedy:
     """Suggest captured steps or the larger batch, which were tried."""
-    if tried := costs.attribution.tried_by("captured"):
-        captured = step_remedy(run, costs, tried)
-        if captured.is_worth_it(run):
-            return captured
+    for tried in costs.attribution.tried:
+        if tried.by == "captured":
+            captured = step_remedy(run, costs, tried)
+            if captured.is_worth_it(run):
+                return captured
     if costs.attribution.other_batch_images <= costs.settings.batch_size:
         return "small job"
     return larger_batch(run, costs)

@@ -19,13 +19,12 @@ from photofinish.answer.candidates import (
     Worth,
     short_name,
 )
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import Comparison, SameModel, same_model
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
 from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis, Remedy
 from photofinish.answer.parity import Layer, Parity
 from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of, resource_use
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.same_model import SameModel, same_model
 from photofinish.answer.seeds import OverSeeds, ScoreDifference, Spread
 from photofinish.answer.speedups import Kind, Speedup, epoch_speedup
 from photofinish.answer.step_costs import MOST_OF_IT, PARTS, EpochStep, launching_share
@@ -40,20 +39,9 @@ __all__ = [
     "Candidate", "Cause", "DeviceLabel", "Diagnosis", "EpochStep", "Grid", "Interval",
     "Job", "Kind", "Layer",
     "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
-    "Speedup", "Spread", "Worth", "cost_of", "metric_texts", "short_name",
+    "Speedup", "Spread", "Worth", "cost_of", "epoch_speedup",
+    "metric_texts", "short_name",
 ]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class RecordedRun:
-    """Run of the same steps that another machine recorded."""
-
-    job: Job
-    gpu: str
-    """Short name of its GPU."""
-    epoch: Speedup
-    scores: str | None
-    """None for another training."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +58,12 @@ class JobRecord(Comparison):
     figures: Mapping[DeviceLabel, Mapping[str, Any]]
     """Known figures of each device by their names in comparison.csv."""
     model: SameModel
-    stays_seconds: float
-    """Time that stays on the CPU with any GPU."""
     stays_share: float
-    """Share of the job or of an epoch that stays."""
+    """Share of the job or of an epoch that stays on the CPU."""
     loads_longer: bool
     """True if most of that is loading, not start-up."""
     own_speedup: tuple[float, Interval] | None
     """Speed-up by the answer's GPU if it needed no rent."""
-    recorded: tuple[RecordedRun, ...]
-    """Its references as they are shown."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +132,6 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
     loads_longer = loads_longer_than_it_starts(pair)
     if loads_longer and (epoch := pair.bounds.epoch):
         share = epoch.measured_seconds / epoch.whole_seconds
-    recorded = []
-    for job in pair.references:
-        scores = job.scores.in_words if job.scores and pair.has_same_losses(job) else None
-        gpu, epochs = short_name(job.hardware), epoch_speedup(pair.cpu, job)
-        recorded.append(RecordedRun(job, gpu, epochs, scores))
     return JobRecord(
         **vars(pair),
         is_script=pair.cpu.settings is None,
@@ -162,11 +141,9 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
         launching_share=launching_share(pair.gpu) if pair.gpu else 0.0,
         figures={device: figures_of(pair, decision, device) for device in DEVICE_LABELS},
         model=same_model(pair),
-        stays_seconds=stays.measured_seconds,
         stays_share=min(1.0, share),
         loads_longer=loads_longer,
         own_speedup=gpu_of_yours(pair, worth),
-        recorded=tuple(recorded),
     )
 
 

@@ -117,9 +117,9 @@ def job_answer(
     job: WholeJob,
     pair: Comparison,
     decision: Decision,
-    records: Mapping[DeviceLabel, Measured] | None = None,
+    records: Mapping[DeviceLabel, Measured],
 ) -> JobAnswer:
-    measured = {device: run.model_dump(mode="json") for device, run in (records or {}).items()}
+    measured = {device: run.model_dump(mode="json") for device, run in records.items()}
     return JobAnswer(job, job_record(pair, decision), measured)
 
 

@@ -86,7 +86,7 @@ def all_jobs(jobs: Sequence[JobRecord]) -> Picture:
         _dot(axes, y, cpu_seconds, worth.here.interval, "cpu", say("picture of here"))
         if not job.gpu:
             label = say("infinitely fast", limit=None)
-            least = max(_TIMES[0], job.stays_seconds)
+            least = max(_TIMES[0], job.bounds.job.measured_seconds)
             axes.vlines(least, y - 0.2, y + 0.2, INK, ":", label=label, linewidth=1)
             texts.append(say("infinitely fast", limit=least))
         descriptions.append(", ".join(texts))
@@ -304,8 +304,7 @@ def losses(job: JobRecord) -> Picture | None:
     histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
     histories = [(run.device.upper(), run.device, run.history) for run in job.runs]
     if recorded := job.model.record:
-        same = next(run for run in job.recorded if run.scores and run.gpu == recorded.gpu)
-        histories.append((f"{recorded.gpu}*", "gpu", same.job.history))
+        histories.append((f"{recorded.gpu}*", "gpu", recorded.job.history))
     shortest = min(len(history) for _, _, history in histories)
     curves = []
     for label, device, history in histories:

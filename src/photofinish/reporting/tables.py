@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from photofinish.answer.record import PARTS, JobRecord, Spread
+from photofinish.answer.record import PARTS, JobRecord, Spread, epoch_speedup
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
     cost_text,
@@ -191,19 +191,20 @@ def references_table(job: JobRecord) -> Table:
     The score of a training with other settings, such as another seed, is left out.
     """
     rows = []
-    for recorded in job.recorded:
-        run, mark = recorded.job, ""
+    for run in job.references:
+        epoch, mark = epoch_speedup(job.cpu, run), ""
+        scores = run.scores.in_words if run.scores and job.has_same_losses(run) else None
         if run.is_extrapolated:
             mark = say("extrapolated", timed=run.timed_text)
         day = utc_day(run.started_at_unix_seconds)
         row = {
             "hardware": run.hardware,
             "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
-            "epoch (mean)": seconds(recorded.epoch.device_seconds),
-            "speed-up": times(recorded.epoch.ratio),
+            "epoch (mean)": seconds(epoch.device_seconds),
+            "speed-up": times(epoch.ratio),
             "total": f"{seconds(run.whole_seconds)}{mark}",
-            "test": say("score after", scores=recorded.scores, timed=run.timed_text)
-            if recorded.scores
+            "test": say("score after", scores=scores, timed=run.timed_text)
+            if scores
             else say("another training"),
             "unreliable": "; ".join(run.busy) or "no",
         }

@@ -122,9 +122,6 @@ class StepAttribution(Record):
     tried: tuple[Tried, ...] = ()
     """Steps on an accelerator with settings that it has and the training does not use."""
 
-    def tried_by(self, name: TriedBy) -> Tried | None:
-        return next((change for change in self.tried if change.by == name), None)
-
 
 class Operations(Record):
     """Operations and memory of one training step."""
