@@ -17,9 +17,8 @@ from photofinish.machine.host import CpuFacts, Software
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, TimedPart
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
-from photofinish.results.measured import ScriptFacts
+from photofinish.results.measured import ScriptFacts, epoch_by_parts
 from photofinish.results.measurements import SteadyState
-from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,

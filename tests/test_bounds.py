@@ -25,9 +25,9 @@ from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
 from photofinish.results import TimedPart
 from photofinish.results.job import Job
+from photofinish.results.measured import epoch_by_parts
 from photofinish.results.measured_jobs import loading_seconds
 from photofinish.results.measurements import LoaderTimes, StepMeasurements, TriedWorkers
-from photofinish.results.timed_parts import epoch_by_parts
 
 STEPS = 38
 """Steps of an epoch with 608 samples in batches of 16."""

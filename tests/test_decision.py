@@ -224,7 +224,7 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine() -> None:
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
     jobs = ", ".join(pair.name for pair in sweep)
-    assert summary(answer_record(sweep).jobs) == f"Probably yes, rent a T4: {jobs}."
+    assert summary(answer_record(sweep)) == f"Probably yes, rent a T4: {jobs}."
     line = verdict(alone, decide_all([alone] * 2)[0]).answer
     assert re.search(r": 19 min \(\d+-\d+\) here, for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
@@ -240,13 +240,13 @@ def test_experiments_that_differ_in_two_settings_are_a_grid() -> None:
         return compared(lasting(50.0, settings=settings), lasting(5.0, "gpu", settings=settings))
 
     pairs = [timed(rate, size) for rate in ("0.1", "0.01") for size in (16, 32, 64)]
-    decisions = [decide(pair) for pair in pairs]
-    cells: Any = grid(pairs, decisions)
+    jobs = [record_of(pair) for pair in pairs]
+    cells: Any = grid(jobs)
     assert (cells.row_key, cells.rows) == ("optimizer.lr", ("0.1", "0.01"))
     assert (cells.column_key, cells.columns) == ("batch_size", ("16", "32", "64"))
     assert not cells.cells["0.1", "16"].is_bound
-    assert grid(pairs[:-1], decisions[:-1]) is None  # a cell is missing
-    assert grid(pairs[:3], decisions[:3]) is None  # one setting varies
+    assert grid(jobs[:-1]) is None  # a cell is missing
+    assert grid(jobs[:3]) is None  # one setting varies
 
 
 def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() -> None:
@@ -257,11 +257,11 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() ->
         cpu = counted(60.0 * minutes_here, settings=settings, further_seeds=1)
         pairs.append(compared(cpu, settings=T4))
     record: Any = answer_record(pairs)
-    for job, (minutes_here, row, column) in zip(record.jobs, sizes, strict=True):
+    for job, (minutes_here, row, column) in zip(record, sizes, strict=True):
         worth = job.one_training
         assert (worth.answer, worth.jobs) == ("Probably yes", 4)
         assert worth.here.seconds == pytest.approx(60 * minutes_here)
-        cells = record.grid.cells
+        cells = grid(record).cells
         assert worth.speedup == (cells.get((row, column)) or cells[column, row]).figure
         assert worth.there_seconds / 60 == pytest.approx(8.75, abs=0.2)
 

@@ -164,10 +164,6 @@ class Worth:
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
     """Interval that contains the speed-up in 9 of 10 cases. None if a machine was busy."""
-    of_gpu: bool = False
-    """True if the reason is about the GPU's job, False if it is about the CPU's."""
-    limit: float = math.inf
-    """Speed-up that no GPU exceeds, for an answer about any GPU."""
     terms: GpuTerms = field(default_factory=GpuTerms)
     """Terms of the GPU, or if none has an estimate, of the one that must save least."""
     jobs: int = 1
@@ -185,7 +181,6 @@ class Worth:
 
     @property
     def is_here(self) -> bool:
-        """True if a GPU in this machine trained the job."""
         return self.about == "the GPU here"
 
     @property

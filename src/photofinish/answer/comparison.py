@@ -45,8 +45,6 @@ _OVER_USUAL = 8.0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of an experiment or script on the CPU and on the GPU, with all findings."""
-
     cpu: Job
     gpu: Job | None
     why_no_gpu: str | None
@@ -62,19 +60,16 @@ class Comparison:
     slow_gpu: SlowGpu | None
     """Steps on the GPU that take much longer than estimated, or None."""
     bounds: SpeedupBounds
-    """Upper bounds on the speed-ups by any GPU."""
     speedups: Mapping[Kind, Speedup]
     """Speed-ups of step, epoch and job by the GPU here, or none without it."""
     break_even: BreakEvenEpochs | None
     """None without steps on both devices."""
     options: tuple[RentalOption, ...]
-    """Accelerators that may be rented."""
     not_counted: str | None
     """Reason why there are no options, from the training's record."""
     candidates: tuple[Candidate, ...]
     """GPUs that another machine recorded, and those that are only estimated."""
     steps: Mapping[DeviceLabel, EpochStep]
-    """Step of an epoch on each device that trained."""
     causes: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
     """Causes on each trained device: of the job if it is mostly start-up, then of an epoch."""
     seeds: Mapping[DeviceLabel, OverSeeds]

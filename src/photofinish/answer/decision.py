@@ -54,7 +54,6 @@ class Action:
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
     runs: Runs | None = None
-    """Numbers of runs that pay for renting."""
     remedy: Remedy | None = None
     fewer: FewerEpochs | None = None
     seconds: float = 0.0
@@ -113,7 +112,7 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
     bound = bounded(pair)
     if bound and rented and rented.answer != "No":
         # The fastest GPU within the bound may save the minutes that are asked.
-        most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / bound.limit)
+        most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / pair.bounds.job.at_most)
         if 0 < rented.terms.least_seconds <= most_seconds:
             return rented
     return bound or rented or not_estimated(pair)

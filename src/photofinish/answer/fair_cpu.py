@@ -136,8 +136,6 @@ def least_startup_seconds(run: Job) -> float:
 
 @dataclass(frozen=True)
 class FewerThreads:
-    """Smaller number of threads with faster steps."""
-
     threads: int
     turns: InTurns
     job_seconds: float

@@ -186,8 +186,7 @@ def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
         return "different"
     if None not in within_rounding:
         return "same within rounding"
-    agrees = score is not None and score.within_rounding
-    return "equivalent" if agrees else "not shown"
+    return "equivalent" if score and score.within_rounding else "not shown"
 
 
 def _not_comparable(layer: Layer) -> Layer:

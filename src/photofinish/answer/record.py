@@ -36,11 +36,10 @@ from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 
 __all__ = [
     "BUSY", "MOST_OF_IT", "MOST_RUNS", "PARTS", "SECONDS_AN_HOUR", "About", "Answer", "Basis",
-    "Candidate", "Cause", "DeviceLabel", "Diagnosis", "EpochStep", "Grid", "Interval",
-    "Job", "Kind", "Layer",
-    "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
-    "Speedup", "Spread", "Worth", "cost_of", "epoch_speedup",
-    "metric_texts", "short_name",
+    "Candidate", "Cause", "DeviceLabel", "Diagnosis", "EpochStep", "Grid", "Interval", "Job",
+    "Kind", "Layer", "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
+    "Speedup", "Spread", "Worth", "cost_of", "epoch_speedup", "grid", "metric_texts",
+    "short_name",
 ]  # fmt: skip
 
 
@@ -86,27 +85,14 @@ class Grid:
     cells: dict[tuple[str, str], Cell]
 
 
-@dataclass(frozen=True)
-class Findings:
-    jobs: tuple[JobRecord, ...]
-    grid: Grid | None
-    """Speed-ups of experiments that differ in two settings."""
+def answer_record(pairs: Sequence[Comparison]) -> tuple[JobRecord, ...]:
+    return tuple(map(job_record, pairs, decide_all(pairs)))
 
 
-def answer_record(pairs: Sequence[Comparison]) -> Findings:
-    decisions = decide_all(pairs)
-    jobs = (job_record(pair, decision) for pair, decision in zip(pairs, decisions, strict=True))
-    return Findings(tuple(jobs), grid(pairs, decisions))
-
-
-def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
+def grid(jobs: Sequence[JobRecord]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    experiments = [
-        (pair, decision, pair.cpu.settings.values)
-        for pair, decision in zip(pairs, decisions, strict=True)
-        if pair.cpu.settings
-    ]
-    settings = [chosen for *_, chosen in experiments]
+    experiments = [(job, job.cpu.settings.values) for job in jobs if job.cpu.settings]
+    settings = [chosen for _, chosen in experiments]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for chosen in settings for key in chosen):
         values[key] = list(dict.fromkeys(str(chosen.get(key)) for chosen in settings))
@@ -115,11 +101,11 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
         return None
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
-    for pair, decision, chosen in experiments:
-        speedup = of_one_training(pair, decision.worth).speedup
-        figure = speedup or pair.bounds.job.as_measured
+    for job, chosen in experiments:
+        speedup = job.one_training.speedup
+        figure = speedup or job.bounds.job.as_measured
         place = str(chosen.get(row_key)), str(chosen.get(column_key))
-        cells[place] = Cell(figure, speedup is None, decision.answer)
+        cells[place] = Cell(figure, speedup is None, job.worth.answer)
     rows, columns = values[row_key], values[column_key]
     if len(cells) < len(rows) * len(columns):
         return None
@@ -139,7 +125,7 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
         action=decision.action,
         one_training=of_one_training(pair, worth),
         launching_share=launching_share(pair.gpu) if pair.gpu else 0.0,
-        figures={device: figures_of(pair, decision, device) for device in DEVICE_LABELS},
+        figures={device: figures_of(pair, worth, device) for device in DEVICE_LABELS},
         model=same_model(pair),
         stays_share=min(1.0, share),
         loads_longer=loads_longer,
@@ -147,9 +133,9 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
     )
 
 
-def figures_of(pair: Comparison, decision: Decision, device: DeviceLabel) -> dict[str, Any]:
+def figures_of(pair: Comparison, worth: Worth, device: DeviceLabel) -> dict[str, Any]:
     """Return the figures of a device. A speed-up of 2 means half the CPU's time."""
-    run, worth = pair.cpu if device == "cpu" else pair.gpu, decision.worth
+    run = pair.cpu if device == "cpu" else pair.gpu
     settings = (run or pair.cpu).settings
     figures: dict[str, Any] = {
         "experiment": pair.name,

@@ -184,10 +184,10 @@ def _larger_batch(
     larger = with_batch(operations, _LARGER_BATCH * operations.images)
     if fits(larger, accelerator.memory_gib) == "no":
         return None
-    found = _estimate_step(run, None, larger, accelerator)
-    if found is None:
+    larger_step = _estimate_step(run, None, larger, accelerator)
+    if larger_step is None:
         return None
-    return LargerBatch(operations.images, step.seconds, larger.images, found.seconds)
+    return LargerBatch(operations.images, step.seconds, larger.images, larger_step.seconds)
 
 
 def measured_over_estimated(run: Job, operations: Operations, measured: Sequence[Job]) -> float:

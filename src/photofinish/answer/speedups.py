@@ -144,8 +144,6 @@ class SpeedupBound:
 
 @dataclass(frozen=True)
 class SpeedupBounds:
-    """Upper bounds for one training on the CPU."""
-
     job: SpeedupBound
     epoch: SpeedupBound | None = None
     """None if no part of an epoch must stay on the CPU."""

@@ -156,9 +156,8 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
 
     Raise UserError if there is no bound, or if the run computed on an accelerator.
     """
-    is_once = bool(target.missing)
     try:
-        watched = watching(kind="cpu", takes_input=is_once)
+        watched = watching(kind="cpu", takes_input=bool(target.missing))
     except NoStepsError as error:
         if isinstance(gpu, str) or gpu.figures is None:
             raise

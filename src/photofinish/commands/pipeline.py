@@ -124,7 +124,6 @@ def has_git() -> bool:
 
 
 def show_answers(args: argparse.Namespace) -> None:
-    """Print the last answers again, or open their page."""
     top = Path.cwd()
     enter()
     import webbrowser
@@ -206,11 +205,11 @@ def _evaluate_alone() -> None:
 
 def record_machine(args: argparse.Namespace) -> None:
     enter()
-    from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine
+    from photofinish.results.records import write_record
 
     path = Path("machines", f"{args.name}.json")
-    write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
+    write_record(path, Machine.here())
     print(
         f"Wrote {path}. Commit it, and name it in params.yaml, as in gpu: {{machine: {args.name}}}"
     )

@@ -87,8 +87,6 @@ for package in sorted(packages - {"photofinish"}):
 
 
 class _Job(NamedTuple):
-    """Job to run on a rented machine."""
-
     about: str
     packages: Sequence[str]
     """Arguments of `pip install`, besides photofinish."""

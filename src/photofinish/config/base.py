@@ -86,7 +86,6 @@ class CallsCode(Settings):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
         return dict(self.model_extra or {})
 
     @property

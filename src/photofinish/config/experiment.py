@@ -20,7 +20,6 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
-from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.metrics import EarlyStopping, Loss, Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.precisions import TrainingPrecision
@@ -32,6 +31,7 @@ from photofinish.config.pytorch_names import (
     SCHEDULES,
     TRANSFORMS,
     Namespace,
+    why_not_captured,
 )
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
@@ -214,11 +214,6 @@ class StepSettings(CustomCode):
     positional_arguments: ClassVar[int] = 3
 
 
-def _off_or_on(value: Any) -> Any:
-    # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
-    return ("on" if value else "off") if isinstance(value, bool) else value
-
-
 class Experiment(Settings):
     """One training job with every setting spelled out."""
 
@@ -256,7 +251,11 @@ class Experiment(Settings):
     """Function of (network, batch) that returns the validation loss. Default: `step`."""
     deterministic: bool = True
     """Refuse operators that do not repeat bit for bit."""
-    cuda_graphs: Annotated[Literal["auto", "off", "on"], BeforeValidator(_off_or_on)] = "auto"
+    cuda_graphs: Annotated[
+        Literal["auto", "off", "on"],
+        # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
+        BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value),
+    ] = "auto"
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
@@ -271,7 +270,6 @@ class Experiment(Settings):
     """Number of seeds to train from, beginning with `seed`."""
 
     def monitored_metric(self) -> Metric | None:
-        """Return the metric that `early_stopping` follows, or None if it follows no metric."""
         monitor = self.early_stopping.monitor if self.early_stopping else None
         return next((metric for metric in self.metrics if metric.label == monitor), None)
 

@@ -33,8 +33,7 @@ class ConfigProblem:
         key = ".".join(map(str, self.path)) or "(the whole file)"
         value = ""
         if self.value is not NO_VALUE:
-            text = json.dumps(self.value, ensure_ascii=False)
-            value = f" = {shortened(text)}"
+            value = f" = {shortened(json.dumps(self.value, ensure_ascii=False))}"
         return printable(f"{place}  {key}{value}\n    {self.problem}")
 
 

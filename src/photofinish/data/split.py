@@ -57,9 +57,7 @@ class RawData:
     """Class numbers, float32 (count, numbers) for values or labels, or a tuple or dict."""
     class_names: tuple[str, ...]
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
-    """Rows of each part that the source is already divided into."""
     name_of: Callable[[int], str] = "item {}".format
-    """Function that returns the name of a row for messages."""
     task: TaskName = "classes"
 
     @property
@@ -352,8 +350,7 @@ def _check_duplicates(
     hashes: Mapping[PartName, Array],
 ) -> None:
     """Print which parts share inputs. Raise ConfigError if the user divided them so."""
-    dataset = plan.dataset
-    may_raise = not getattr(dataset, "allow_duplicates", True)
+    may_raise = not getattr(plan.dataset, "allow_duplicates", True)
     what = "images" if raw.dtype == "uint8" else "items"
     for first, second in combinations(rows, 2):
         shared = np.flatnonzero(np.isin(hashes[second], hashes[first]))

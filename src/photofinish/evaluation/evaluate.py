@@ -265,8 +265,6 @@ def _in_precision(dtype: torch.dtype, batch: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Judged:
-    """Scores of an experiment's networks, and their predictions."""
-
     evaluation: Evaluation
     actual: Array
     predicted: dict[DeviceLabel, Array]

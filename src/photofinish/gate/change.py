@@ -51,7 +51,6 @@ class Rounds:
 
     @property
     def log_ratio(self) -> float:
-        """Logarithm of the rounds' median ratio."""
         return statistics.median(math.log(new / old) for old, new in self.epoch_seconds)
 
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
+from photofinish.config.pytorch_names import why_not_captured
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes

@@ -20,8 +20,7 @@ from photofinish.measure.operations import count_operations, fp32_flops_a_second
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
-from photofinish.results.measured import Measured
-from photofinish.results.timed_parts import epoch_by_parts
+from photofinish.results.measured import Measured, epoch_by_parts
 from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured

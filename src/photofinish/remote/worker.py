@@ -257,7 +257,6 @@ async def _work(head: str, machine: Machine) -> None:
 
 
 def serve(head: str) -> None:
-    """Run the jobs of one head after another at this address."""
     import dask
 
     dask.config.set(DASK)

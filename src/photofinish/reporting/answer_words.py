@@ -99,7 +99,7 @@ def answer_text(job: JobRecord) -> str:
     here = here_text(job, worth, place)
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
         here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
-    cause = short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
+    cause = short_cause(job, "gpu" if worth.is_here and worth.answer == "No" else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
@@ -109,6 +109,7 @@ def answer_text(job: JobRecord) -> str:
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         share=job.stays_share if worth.about == "any GPU" else None,
+        limit=job.bounds.job.at_most,
         speedup="" if worth.terms.least_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
@@ -319,7 +320,6 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
 
 
 def runs_text(runs: tuple[int, int] | None) -> str:
-    """Return after how many runs renting pays off, or an empty text."""
     if runs is None:
         return ""
     return say("runs", runs="-".join(map(str, dict.fromkeys(runs))))

@@ -27,7 +27,7 @@ from photofinish.answer.record import (
 )
 from photofinish.config.base import Record
 from photofinish.errors import UserError
-from photofinish.files import OWN_FOLDER, write_text_atomically
+from photofinish.files import OWN_FOLDER
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.page import template
 from photofinish.reporting.sentences import Verdict
@@ -212,10 +212,6 @@ class Answers(Record):
 
     def _repr_html_(self) -> str:
         return template("answers.html.j2").render(report=self)
-
-
-def write_answers(folder: Path, answers: Answers) -> None:
-    write_text_atomically(folder / ANSWERS, f"{answers.model_dump_json(indent=2)}\n")
 
 
 def read_answers() -> Answers:

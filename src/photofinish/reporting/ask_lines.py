@@ -15,8 +15,6 @@ from photofinish.answer.record import (
     Candidate,
     DeviceLabel,
     EpochStep,
-    Findings,
-    Grid,
     Job,
     JobRecord,
 )
@@ -65,10 +63,7 @@ class _DrawnBar(NamedTuple):
 
 
 def write_job_answers(
-    files: AskFiles,
-    answers: Sequence[JobAnswer],
-    command: Sequence[str] = (),
-    grid: Grid | None = None,
+    files: AskFiles, answers: Sequence[JobAnswer], command: Sequence[str] = ()
 ) -> None:
     """Write the JSON and the page. `command` is a script's."""
     if files.json:
@@ -84,7 +79,7 @@ def write_job_answers(
     if files.html:
         from photofinish.reporting.report import page_of
 
-        page = page_of(Findings(tuple(answer.record for answer in answers), grid), command)
+        page = page_of([answer.record for answer in answers], command)
         write_text_atomically(files.html, page.html)
 
 

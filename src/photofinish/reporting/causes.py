@@ -80,7 +80,6 @@ def prediction(remedy: Remedy) -> str:
 
 
 def how_known(remedy: Remedy) -> str:
-    """Return how the gain is known, and what a training with the change learns."""
     own = f"by: {remedy.by}"
     return say(own if own in TEMPLATES else f"learns: {remedy.learns}")
 

@@ -117,7 +117,6 @@ def _dot(
 
 @rc_context(STYLE)
 def heat_map(grid: Grid) -> Picture:
-    """Draw a GPU's speed-up, or its bound, over two settings."""
     columns, rows = len(grid.columns), len(grid.rows)
     figure, axes = panel(WIDTH, 1.0 + 0.45 * rows)
     # A cell with a bound has no colour, because a bound does not show how fast a GPU is.

@@ -10,12 +10,12 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from photofinish.answer.record import Findings, Job, JobRecord, short_name
+from photofinish.answer.record import Job, JobRecord, grid, short_name
 from photofinish.config.kinds import KINDS
 from photofinish.files import to_csv, to_json, write_text_atomically
 from photofinish.reporting import causes, tables
 from photofinish.reporting.answer_words import legend, summary
-from photofinish.reporting.answers import Answers, answer_of, write_answers
+from photofinish.reporting.answers import ANSWERS, Answers, answer_of
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
 from photofinish.reporting.sentences import Verdict, verdict
@@ -61,17 +61,17 @@ class Page:
     pictures: list[Picture]
 
 
-def page_of(record: Findings, command: Sequence[str] | None = None) -> Page:
+def page_of(jobs: Sequence[JobRecord], command: Sequence[str] | None = None) -> Page:
     """Return the page. Without matplotlib, it has no pictures.
 
     `command` is that of `action_text`.
     """
-    verdicts = [verdict(job, command) for job in record.jobs]
-    drawn, of_jobs = _pictures(record)
+    verdicts = [verdict(job, command) for job in jobs]
+    drawn, of_jobs = _pictures(jobs)
     answers = _answers(verdicts, is_asked=command is not None)
     html = template("report.html.j2").render(
         answers=answers,
-        jobs=record.jobs,
+        jobs=jobs,
         say=say,
         pictures=drawn,
         shown_jobs=[*zip(verdicts[:MOST_SHOWN], of_jobs, strict=True)],
@@ -82,14 +82,14 @@ def page_of(record: Findings, command: Sequence[str] | None = None) -> Page:
     return Page(html, answers, verdicts, [*drawn, *chain(*of_jobs)])
 
 
-def _pictures(record: Findings) -> tuple[list[Picture], list[list[Picture]]]:
-    jobs = record.jobs[:MOST_SHOWN]
+def _pictures(jobs: Sequence[JobRecord]) -> tuple[list[Picture], list[list[Picture]]]:
+    shown, over_two_settings = jobs[:MOST_SHOWN], grid(jobs)
     if not find_spec("matplotlib"):
-        return [], [[] for _ in jobs]
+        return [], [[] for _ in shown]
     from photofinish.reporting.pictures import all_jobs, heat_map, job_pictures
 
-    heat_maps = [heat_map(record.grid)] if record.grid else []
-    return [all_jobs(jobs), *heat_maps], [job_pictures(job) for job in jobs]
+    heat_maps = [heat_map(over_two_settings)] if over_two_settings else []
+    return [all_jobs(shown), *heat_maps], [job_pictures(job) for job in shown]
 
 
 def _answers(verdicts: list[Verdict], *, is_asked: bool) -> Answers:
@@ -106,7 +106,6 @@ def _answers(verdicts: list[Verdict], *, is_asked: bool) -> Answers:
 
 
 def _reasons(jobs: Sequence[JobRecord]) -> list[str]:
-    """Return why no GPU trained, and which were recorded elsewhere."""
     reasons = []
     for why in (job.why_no_gpu for job in jobs if job.why_no_gpu):
         is_absent = all(kind.absent in why for kind in KINDS.values())
@@ -116,24 +115,28 @@ def _reasons(jobs: Sequence[JobRecord]) -> list[str]:
     return [*dict.fromkeys(reasons)]
 
 
-def write_report(record: Findings, folder: Path) -> Answers:
-    jobs = record.jobs
+def write_report(jobs: Sequence[JobRecord], folder: Path) -> Answers:
     rows_of = tables.comparison_rows(jobs), history_rows(jobs), confusion_rows(jobs)
     for (name, columns), rows in zip(FILES.items(), rows_of, strict=True):
         cells = (map(_cell, row.values()) for row in rows)
         write_text_atomically(folder / name, to_csv(columns, cells))
-    page = page_of(record)
+    page = page_of(jobs)
     for picture in page.pictures:
         _write(folder / "figures" / f"{picture.name}.svg", picture.file)
     write_text_atomically(folder / "index.html", page.html)
-    write_text_atomically(folder / "comparison.md", _markdown(page.answers, page.verdicts))
-    write_answers(folder, page.answers)
+    markdown = template("comparison.md.j2")
+    text = markdown.render(answers=page.answers, verdicts=page.verdicts, say=say)
+    if len(text) > MOST_MARKDOWN_CHARACTERS:
+        text = text[: text.rindex("\n", 0, MOST_MARKDOWN_CHARACTERS)] + f"\n\n{say('cut')}\n\n"
+    text += "</details>\n" if "<details>" in text else ""
+    write_text_atomically(folder / "comparison.md", text)
+    write_text_atomically(folder / ANSWERS, f"{page.answers.model_dump_json(indent=2)}\n")
     return page.answers
 
 
-def write_for_dvc(record: Findings, folder: Path, metrics: Path, plots: Path) -> None:
+def write_for_dvc(jobs: Sequence[JobRecord], folder: Path, metrics: Path, plots: Path) -> None:
     """Write the files that `dvc metrics` and `dvc plots` show, which Git keeps."""
-    for job in record.jobs:
+    for job in jobs:
         if figures := tables.comparison_metrics(job):  # DVC shows each file as a row
             _write(metrics / f"{job.name}.json", to_json(figures))
     plots.mkdir(parents=True, exist_ok=True)
@@ -145,14 +148,6 @@ def _write(path: Path, text: str) -> None:
     """Write a file without syncing the disk, because there may be many files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
-
-
-def _markdown(answers: Answers, verdicts: list[Verdict]) -> str:
-    """Return the answers as a comment on GitHub, with evidence in a fold."""
-    text = template("comparison.md.j2").render(answers=answers, verdicts=verdicts, say=say)
-    if len(text) > MOST_MARKDOWN_CHARACTERS:
-        text = text[: text.rindex("\n", 0, MOST_MARKDOWN_CHARACTERS)] + f"\n\n{say('cut')}\n\n"
-    return f"{text}</details>\n" if "<details>" in text else text
 
 
 def history_rows(jobs: Iterable[JobRecord]) -> Rows:

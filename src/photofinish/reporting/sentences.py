@@ -114,7 +114,6 @@ def _evidence_of_cpu(job: JobRecord) -> Iterator[str]:
 
 
 def in_words(speedup: Speedup) -> str:
-    """Return which device is faster, or that it is not known."""
     if speedup.interval is None:
         return say("no interval")
     if speedup.is_faster is None:

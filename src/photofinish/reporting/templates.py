@@ -27,9 +27,9 @@ TEMPLATES = {
     "any GPU: Can't tell": "Can't tell",
     # The first line: the phrase, the time here, the time there with a machine's setup.
     "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
-    "{worth.limit:limit} faster).",
+    "{limit:limit} faster).",
     "no by loading": "{phrase}: {here}, and data loading is {share:.0%} of each epoch (at most "
-    "{worth.limit:limit} faster).",
+    "{limit:limit} faster).",
     "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
     "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
     "shorter than setup": "{phrase}: {here}, and setting up a machine takes "

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochMetrics, TimedPart
-from photofinish.results.measured import ScriptFacts
+from photofinish.results.measured import EpochByParts, ScriptFacts
 from photofinish.results.measurements import (
     LoaderTimes,
     LoopSteps,
@@ -18,7 +18,6 @@ from photofinish.results.measurements import (
     SteadyState,
     StepAttribution,
 )
-from photofinish.results.timed_parts import EpochByParts
 from photofinish.results.trained import DeviceEvaluation, DeviceLabel, FirstStep, Trained
 from photofinish.wording import counted
 
@@ -31,8 +30,6 @@ class TimedShare(NamedTuple):
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings of an experiment that an answer depends on."""
-
     values: Mapping[str, str]
     """All settings by their dotted names."""
     dataset: str

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput, on_cpu, step_settings
+from photofinish.config.pytorch_names import why_not_captured
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
@@ -23,13 +23,14 @@ from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
+    EpochByParts,
     Measured,
     NotMeasured,
+    epoch_by_parts,
     read_measured,
 )
 from photofinish.results.measurements import LoopSteps, StepMeasurements
 from photofinish.results.references import code_without_folders, hardware, without_folders
-from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
 from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 
 _MAY_DIFFER = {"dataset", "repeats", "seeds", "epochs"}

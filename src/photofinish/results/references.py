@@ -45,8 +45,6 @@ class RecordedTimes(records.TrainingTimes, StepMeasurements):
 
 
 class Reference(Record):
-    """Recorded experiment on one device of a machine."""
-
     schema_version: Literal[1] = 1
     machine: Name
     """Name of the machine, and of its folder."""

@@ -29,8 +29,6 @@ The difference of two such sums is about as large as the norm of the tensors' di
 
 
 class FirstStep(Record):
-    """First step of a network, layer by layer."""
-
     batch_order_sha256: str
     """SHA-256 of the first epoch's row numbers and labels, in order."""
     first_batch_sha256: str
@@ -110,7 +108,6 @@ class DeviceEvaluation(NetworkScores):
     confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
-    """Test scores of the networks from further seeds."""
 
     def of_all_seeds(self, name: str) -> tuple[float, ...]:
         """Return a score of each seed's network, the experiment's own seed first."""
@@ -150,7 +147,6 @@ class Trained:
     """Settings by their dotted names."""
     seed: int
     stops_early: bool
-    """True with `early_stopping`."""
     precision: str
     task: TaskName
     class_names: tuple[str, ...]
@@ -164,7 +160,6 @@ class Trained:
     predictions: Predictions
     first_step: FirstStep | None
     no_first_step: str | None
-    """Reason for a missing first step."""
     seed_runs: tuple[SeedRun, ...]
     startup_seconds: float
     epochs: tuple[EpochTiming, ...]
@@ -180,8 +175,6 @@ class Trained:
 
 
 class Readings(Record):
-    """Readings of instruments that watch a job."""
-
     peak_memory_bytes: int | None = None
     """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
     peak_reserved_bytes: int | None = None
@@ -191,8 +184,6 @@ class Readings(Record):
 
 
 class Where(Record):
-    """Machine and software of a process that trained or measured."""
-
     host: CpuTarget | GpuTarget
     host_name: str
     device_name: str
@@ -212,7 +203,6 @@ class Overhead(Record):
     seconds: float
     """Time for display and sampling the load."""
     checkpoint_seconds: float
-    """Time to save checkpoints."""
 
 
 class StepsTaken(Record):

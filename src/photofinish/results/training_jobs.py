@@ -12,7 +12,7 @@ from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import passed_seconds, records
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
-from photofinish.results.measured import TrainedRecords, read_records
+from photofinish.results.measured import TrainedRecords, epoch_by_parts, read_records
 from photofinish.results.measured_jobs import (
     job_settings,
     loading_seconds,
@@ -20,7 +20,6 @@ from photofinish.results.measured_jobs import (
     step_fields,
 )
 from photofinish.results.references import Reference, hardware
-from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DEVICE_LABELS,
     DeviceEvaluation,

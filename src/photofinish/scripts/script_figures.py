@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
 from photofinish.results import TimedPart
+from photofinish.results.measured import LATER_PARTS, slow_and_usual, step_of, wait_of
 from photofinish.results.measurements import LoopSteps
-from photofinish.results.timed_parts import LATER_PARTS, slow_and_usual, step_of, wait_of
 
 _WARM_UP = 2
 """Number of steps after the first that are left out."""

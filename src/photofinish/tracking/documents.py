@@ -85,8 +85,6 @@ Files = list[tuple[Path, str]]
 
 @dataclass(frozen=True)
 class RunDocument:
-    """Content of a run that ended."""
-
     name: str
     tags: dict[str, str]
     result: str

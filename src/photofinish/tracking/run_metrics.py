@@ -75,7 +75,6 @@ def summary(job: Job) -> dict[str, float | None]:
 
 
 def test_scores(scores: DeviceEvaluation) -> dict[str, float]:
-    """Return the scores on the test part by their names in MLflow."""
     ours = {
         "test_accuracy": scores.test_accuracy,
         "test_loss": scores.test_loss,

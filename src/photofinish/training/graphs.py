@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
-from photofinish.config.cuda_graphs import TURNED_OFF, why_not_captured
+from photofinish.config.pytorch_names import TURNED_OFF, why_not_captured
 from photofinish.errors import UserError
 from photofinish.models.custom import same_bits
 from photofinish.nested import samples_in
