@@ -46,8 +46,8 @@ from photofinish.reporting.report import FILES
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.tracking.documents import TAG_BUSY
+from photofinish.tracking.mlflow_worker import sync_all
 from photofinish.tracking.store import Store
-from photofinish.tracking.sync import sync_all
 
 pytestmark = WARNS
 

@@ -158,7 +158,7 @@ def print_answer(text: str) -> None:
 def show_runs(args: argparse.Namespace) -> None:
     """Bring MLflow up to date, then become its server, unless the runs are on another server."""
     enter()
-    from photofinish.tracking.sync import bring_up_to_date
+    from photofinish.tracking.mlflow_worker import bring_up_to_date
 
     bring_up_to_date(args.port)
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
