@@ -105,13 +105,12 @@ def estimate_step(
     is_published = accelerator.kind == "cuda" and precision != "fp64"
     is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
-    spread = []
-    for factor, launch_seconds, time_step_seconds in zip(
-        (1 / within, 1.0, within), launches, TIME_STEP_SECONDS, strict=True
-    ):
-        seconds = max(factor * device_seconds, launch_seconds)
-        spread.append(seconds + operations.time_steps * time_step_seconds)
-    return StepEstimate(tuple(spread), launches, launches[1] > device_seconds)
+    ends = zip((1 / within, 1.0, within), launches, TIME_STEP_SECONDS, strict=True)
+    spread = tuple(
+        max(factor * device_seconds, launch_seconds) + operations.time_steps * time_step_seconds
+        for factor, launch_seconds, time_step_seconds in ends
+    )
+    return StepEstimate(spread, launches, launches[1] > device_seconds)
 
 
 def are_captured(settings: JobSettings | None, operations: Operations) -> bool:

@@ -174,28 +174,27 @@ def _ends(name: str, interval: Interval | None) -> dict[str, float]:
 
 def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
     spent, causes = resource_use(run, pair.settings), pair.causes[run.device]
-    step = pair.steps[run.device]
+    step, target = pair.steps[run.device], spent.target
     figures = {figure.name: value or None for figure, value in figures_in(run)}
     if run.is_extrapolated:
         figures["job_seconds"] = run.whole_seconds
         figures["job_extrapolated"] = f"from {run.timed_text}"
         figures |= _ends("job_seconds", None if run.busy else job_time(run).interval)
-    if target := spent.target:
-        figures |= {"target_accuracy": target.target, "target_epoch": target.epoch}
-        figures["target_seconds"] = target.seconds
-    if spent.cost is not None:
-        figures |= {"cost": spent.cost, "cost_currency": spent.currency}
-    if causes:
-        figures |= {"cause": causes[0].cause, "epoch_cause": causes[-1].cause}
-    for part, field in PARTS.items():
-        figures[field.replace("_seconds", "_share")] = step.shares.get(part)
-    known_precision = run.settings or run.operations
+    shares = {field: step.shares.get(part) for part, field in PARTS.items()}
+    figures |= {field.replace("_seconds", "_share"): share for field, share in shares.items()}
     return figures | {
         "device_name": run.device_name,
-        "precision": run.precision if known_precision else None,
+        "precision": run.precision if run.settings or run.operations else None,
         "parameters": run.parameter_count,
         "test_metrics": "; ".join(metric_texts(run.metrics)) or None,
+        "target_accuracy": target and target.target,
+        "target_epoch": target and target.epoch,
+        "target_seconds": target and target.seconds,
         "target_cost": spent.cost_to_target,
+        "cost": spent.cost,
+        "cost_currency": None if spent.cost is None else spent.currency,
+        "cause": causes[0].cause if causes else None,
+        "epoch_cause": causes[-1].cause if causes else None,
         "busy_share": step.costs and step.costs.busy_share,
         "load_warnings": "; ".join(run.busy) or None,
         "host_name": run.host_name,
@@ -215,7 +214,6 @@ def _figures_of_training(run: Job) -> dict[str, Any]:
         return {}
     trained, scores = run.trained, run.trained.scores
     taken = trained.steps_taken if run.device == "gpu" else None
-    overhead = trained.overhead
     steps = taken and taken.why and f"one by one: {taken.why}"
     if taken and taken.kind == "graph":
         steps = f"in graphs of {taken.at_once}"
@@ -225,8 +223,8 @@ def _figures_of_training(run: Job) -> dict[str, Any]:
         "test_accuracy": scores.test_accuracy,
         "test_loss": scores.test_loss,
         "macro_f1": scores.macro_f1,
-        "overhead_seconds": overhead.seconds,
-        "checkpoint_seconds": overhead.checkpoint_seconds,
+        "overhead_seconds": trained.overhead.seconds,
+        "checkpoint_seconds": trained.overhead.checkpoint_seconds,
         "resumed_at_epochs": " ".join(map(str, trained.resumed_at_epochs)) or None,
         "steps": steps or None,
     }

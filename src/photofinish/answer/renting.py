@@ -217,7 +217,8 @@ def _loading_factor(run: Job, name: str) -> float:
     if cpu is None or machine is None or not run.settings or run.settings.workers is None:
         return 1.0
     workers, cores = max(1, run.settings.workers), allowed_cores(cpu)
-    working, working_rented = min(workers, cores), min(workers, machine.cores)
+    rented_cores = max(1, machine.vcpus // 2)  # each has two threads
+    working, working_rented = min(workers, cores), min(workers, rented_cores)
     loader = run.loader
     if loader is None or not loader.tried_workers:
         return working / working_rented
@@ -252,16 +253,16 @@ def renting(
     if operations and run.loading_seconds is not None:
         job = EstimatedJob(run, operations, stays, rest_share, measured)
         for name in settings.accelerators:
-            terms = terms_of(name, settings)
             accelerator = accelerators()[name]
-            option = RentalOption(
-                accelerator=accelerator,
-                needed_bytes=needed_bytes(operations),
-                fits=fits(operations, accelerator.memory_gib),
-                terms=terms,
-                estimate=job.on(accelerator),
+            options.append(
+                RentalOption(
+                    accelerator=accelerator,
+                    needed_bytes=needed_bytes(operations),
+                    fits=fits(operations, accelerator.memory_gib),
+                    terms=terms_of(name, settings),
+                    estimate=job.on(accelerator),
+                )
             )
-            options.append(option)
     elif settings.accelerators:
         not_counted = run.not_counted or (
             "its loading was not timed" if operations else "a step's operations were not counted"

@@ -172,8 +172,10 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     targets = []
     if target is not None and run.history[0].validation_accuracy is not None:
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
-        for history, epochs in zip(histories, [run.epochs, *run.seeds], strict=True):
-            targets.append(time_to_target(history, epochs, run.startup_seconds, target))
+        targets = [
+            time_to_target(history, epochs, run.startup_seconds, target)
+            for history, epochs in zip(histories, [run.epochs, *run.seeds], strict=True)
+        ]
     return OverSeeds(
         seeds=(run.seed, *(seed.seed for seed in run.seed_runs)),
         scores=run.scores,

@@ -221,7 +221,7 @@ def _records(
         )
         for run, host in zip(runs, hosts, strict=False)
     ]
-    ready = [(each.process.seen_at or each.process.first_step_at) for each in runs if each.process]
+    ready = [(run.process.seen_at or run.process.first_step_at) for run in runs if run.process]
     starts = [(at or run.began_at) - run.began_at for at, run in zip(ready, runs, strict=True)]
     here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:

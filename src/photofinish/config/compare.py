@@ -73,11 +73,6 @@ class ListPrice:
     region: str
     as_of: date
 
-    @property
-    def cores(self) -> int:
-        """Number of physical cores, which have two threads each."""
-        return max(1, self.vcpus // 2)
-
 
 @cache
 def accelerators() -> dict[str, Accelerator]:

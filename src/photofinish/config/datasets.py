@@ -26,7 +26,7 @@ from photofinish.files import in_project
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from photofinish.data import PartName, TaskName
+    from photofinish.data import PartName
 
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
@@ -99,11 +99,6 @@ class _DatasetSettings(Settings):
     """
     std: Deviations | None = None
     decode: Decode = "once"
-
-    @property
-    def given_task(self) -> TaskName | None:
-        """Return the task that params.yaml names, or None if the targets determine it."""
-        return None
 
     def paths(self) -> Iterator[LocalPath]:
         """Yield the files and folders that the data set reads, which must exist."""
@@ -257,10 +252,6 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Task of the targets. By default, derived from them."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of processes that read the data set for `split`."""
-
-    @property
-    def given_task(self) -> TaskName | None:
-        return self.task
 
     def paths(self) -> Iterator[LocalPath]:
         for number, file in enumerate(self.files):

@@ -291,8 +291,7 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
     if isinstance(experiment.input, LoaderInput):
         for key in ("transform", "eval_transform", "collate"):
             code["input", key] = getattr(experiment.input, key)
-    for number, metric in enumerate(experiment.metrics):
-        code["metrics", number] = metric
+    code |= {("metrics", number): metric for number, metric in enumerate(experiment.metrics)}
     return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}
 
 

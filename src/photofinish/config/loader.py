@@ -88,8 +88,7 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
     """Return the value of a YAML file as JSON has it, read as DVC reads it, and its nodes."""
     try:
         data = path.read_bytes()
-        text = data.decode("utf-8")
-        constructor, _ = YAML(typ="safe").get_constructor_parser(text)
+        constructor, _ = YAML(typ="safe").get_constructor_parser(data.decode("utf-8"))
         root = constructor.composer.get_single_node()
         if root is None:
             return None, None

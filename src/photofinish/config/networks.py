@@ -123,11 +123,10 @@ class PublishedWeights(Settings):
 def published_weights(model: Model) -> PublishedWeights | None:
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
-    if not isinstance(model, CustomModel) or model.reference.module != TIMM:
-        return None
-    if not model.arguments.get("pretrained"):
-        return None
-    return PublishedWeights(model=model.name, weights="pretrained")
+    if isinstance(model, CustomModel) and model.reference.module == TIMM:
+        if model.arguments.get("pretrained"):
+            return PublishedWeights(model=model.name, weights="pretrained")
+    return None
 
 
 class WeightsPlan(Settings):

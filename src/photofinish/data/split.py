@@ -81,7 +81,8 @@ def read_raw(plan: DatasetPlan, folder: Path) -> RawData:
     inputs = as_nested(arrays, first.input)
     targets = as_nested(arrays[len(leaves(first.input)) :], first.target)
     where = f"data set '{plan.name}'"
-    task, labels, names = named_targets(where, targets, source.names, plan.dataset.given_task)
+    given_task = getattr(plan.dataset, "task", None)  # by default, the targets determine it
+    task, labels, names = named_targets(where, targets, source.names, given_task)
     return RawData(inputs, labels, names, source.own_parts, source.name_of, task)
 
 
@@ -291,8 +292,8 @@ def _pack(
             chunks = _written(column, rows, folder, (part, "images", leaf))
         for inputs in chunks:
             for sample in inputs:
-                leading = before[len(hashes)] if before else b""
-                hashes.append(_hash_of(leading + _hash_of(sample)) if leading else _hash_of(sample))
+                own = _hash_of(sample)
+                hashes.append(_hash_of(before[len(hashes)] + own) if before else own)
             for channel in range(len(shades)):
                 shades[channel] += np.bincount(inputs[:, channel].ravel(), minlength=_SHADES)
     return np.frombuffer(b"".join(hashes), dtype=np.uint64), shades

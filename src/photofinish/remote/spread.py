@@ -80,14 +80,15 @@ def _missing(commit: str) -> list[RemoteJob]:
                 continue
             machine = getattr(params.devices, device).machine
             where = machine or _HERE
-            job = RemoteJob(
-                title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
-                where=where,
-                key=key_of(machines[where], device),
-                stages=(f"measure-{device}@{name}", f"train-{device}@{name}"),
-                **common,
+            jobs.append(
+                RemoteJob(
+                    title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
+                    where=where,
+                    key=key_of(machines[where], device),
+                    stages=(f"measure-{device}@{name}", f"train-{device}@{name}"),
+                    **common,
+                )
             )
-            jobs.append(job)
         stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
         title = f"evaluation of {name}"
         jobs.append(RemoteJob(title=title, where="any machine", key=None, stages=stages, **common))

@@ -258,7 +258,7 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
     if job.slow_kernels:
-        return say("slow kernels", precision=job.figures["cpu"]["precision"], slow=job.slow_kernels)
+        return say("slow kernels", precision=job.cpu.precision, slow=job.slow_kernels)
     if worth.is_here:
         return cause
     if worth.time_here.is_busy and worth.gpu:

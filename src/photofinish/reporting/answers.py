@@ -196,8 +196,7 @@ class Answers(Record):
 
     def __str__(self) -> str:
         """Return the lines of each answer behind its name, then the legend."""
-        width = max(map(len, self.answers), default=0) + 2
-        width = min(width, _WIDEST_NAME)
+        width = min(max(map(len, self.answers), default=0) + 2, _WIDEST_NAME)
         texts = []
         for name, answer in self.answers.items():
             first, second = answer.lines

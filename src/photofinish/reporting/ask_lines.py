@@ -178,7 +178,7 @@ def seen_line(run: Job, watched: Watched | None) -> str:
     if run.is_bound:
         return say("watched none")
     seen = say("watched", count=run.done_text)
-    if watched and watched.figures and watched.figures.steps < _FEW_STEPS:
+    if figures and figures.steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
     seen += f" {say('mapped', script=run.script)}" if run.script and run.script.cuda_at else ""
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen

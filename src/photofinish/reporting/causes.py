@@ -57,10 +57,9 @@ def _share(cause: Diagnosis) -> str:
 
 def advice(cause: Diagnosis) -> str:
     if cause.remedies:
-        tries = zip(("try", "or try"), cause.remedies, strict=False)
         return " ".join(
             say(kind, line=remedy_line(remedy), prediction=prediction(remedy))
-            for kind, remedy in tries
+            for kind, remedy in zip(("try", "or try"), cause.remedies, strict=False)
         )
     why = say(f"none: {cause.no_remedy}" if cause.no_remedy else "cause unknown")
     return say("no suggestion", why=why)

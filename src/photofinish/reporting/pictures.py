@@ -192,8 +192,7 @@ def when_rent_pays(job: JobRecord) -> Picture | None:
     note = say("sentence", text=runs_text(runs))
     texts = [say("described line", it=line) for line in lines]
     description = say("described lines", unit="runs", lines=texts, note=note)
-    name = f"pays-{job.name}"
-    return as_picture(figure, name, say("pays picture"), description, note)
+    return as_picture(figure, f"pays-{job.name}", say("pays picture"), description, note)
 
 
 @rc_context(SMALL_STYLE)
@@ -300,8 +299,9 @@ def losses(job: JobRecord) -> Picture | None:
 
     Return None without both curves.
     """
-    histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]]
-    histories = [(run.device.upper(), run.device, run.history) for run in job.runs]
+    histories: list[tuple[str, DeviceLabel, Sequence[EpochMetrics]]] = [
+        (run.device.upper(), run.device, run.history) for run in job.runs
+    ]
     if recorded := job.model.record:
         histories.append((f"{recorded.gpu}*", "gpu", recorded.job.history))
     shortest = min(len(history) for _, _, history in histories)

@@ -193,7 +193,7 @@ def _cautions(job: JobRecord) -> Iterator[str]:
         yield say("interrupted")
     if job.cpu.settings and job.cpu.settings.values["deterministic"] != "True":
         yield say("not deterministic")
-    hosts = [job.figures[run.device]["host_name"] for run in job.runs]
+    hosts = [run.host_name for run in job.runs]
     if len(set(hosts)) > 1:
         yield say("machines", hosts=hosts)
 

@@ -107,24 +107,24 @@ def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
     for verdict in verdicts:
         job, worth = verdict.job, verdict.job.worth
         on_it = there_text(job)
-        row = {
-            "job": job.name,
-            VERDICT: phrase(worth),
-            "on this CPU": here_text(job, worth),
-            on_gpu: on_it and say("time there", time=on_it, gpu=gpu_words(worth)),
-            "saves": saving_text(worth),
-            "cost": cost_text(worth.gpu) if worth.gpu else "",
-            "next": say("what next", action=verdict.action),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "job": job.name,
+                VERDICT: phrase(worth),
+                "on this CPU": here_text(job, worth),
+                on_gpu: on_it and say("time there", time=on_it, gpu=gpu_words(worth)),
+                "saves": saving_text(worth),
+                "cost": cost_text(worth.gpu) if worth.gpu else "",
+                "next": say("what next", action=verdict.action),
+            }
+        )
     filled = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
 def speedup_table(job: JobRecord) -> Table:
-    rows = []
-    for speedup in job.speedups.values():
-        row = {
+    rows = [
+        {
             "of": say(speedup.kind),
             "CPU": seconds(speedup.cpu_seconds),
             "GPU": seconds(speedup.device_seconds),
@@ -134,7 +134,8 @@ def speedup_table(job: JobRecord) -> Table:
             else interval_text(speedup.interval),
             "verdict": sentences.in_words(speedup),
         }
-        rows.append(row)
+        for speedup in job.speedups.values()
+    ]
     if rows and job.cpu.is_extrapolated:
         rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
     return rows
@@ -172,16 +173,17 @@ def seeds_table(job: JobRecord) -> Table:
             figures.append((say("time to", target=target), durations, seconds))
         for of, spread, write in figures:
             low, high = min(spread.values), max(spread.values)
-            row = {
-                "device": device,
-                "of": of,
-                "seeds": str(len(spread.values)),
-                "mean": write(spread.mean),
-                "range of the mean": " to ".join(map(write, spread.interval)),
-                "lowest to highest": f"{write(low)} to {write(high)}",
-                "between two seeds": write(spread.between_two),
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "device": device,
+                    "of": of,
+                    "seeds": str(len(spread.values)),
+                    "mean": write(spread.mean),
+                    "range of the mean": " to ".join(map(write, spread.interval)),
+                    "lowest to highest": f"{write(low)} to {write(high)}",
+                    "between two seeds": write(spread.between_two),
+                }
+            )
     return rows
 
 
@@ -197,18 +199,19 @@ def references_table(job: JobRecord) -> Table:
         if run.is_extrapolated:
             mark = say("extrapolated", timed=run.timed_text)
         day = utc_day(run.started_at_unix_seconds)
-        row = {
-            "hardware": run.hardware,
-            "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
-            "epoch (mean)": seconds(epoch.device_seconds),
-            "speed-up": times(epoch.ratio),
-            "total": f"{seconds(run.whole_seconds)}{mark}",
-            "test": say("score after", scores=scores, timed=run.timed_text)
-            if scores
-            else say("another training"),
-            "unreliable": "; ".join(run.busy) or "no",
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "hardware": run.hardware,
+                "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
+                "epoch (mean)": seconds(epoch.device_seconds),
+                "speed-up": times(epoch.ratio),
+                "total": f"{seconds(run.whole_seconds)}{mark}",
+                "test": say("score after", scores=scores, timed=run.timed_text)
+                if scores
+                else say("another training"),
+                "unreliable": "; ".join(run.busy) or "no",
+            }
+        )
     return rows
 
 
