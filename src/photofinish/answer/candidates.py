@@ -107,8 +107,7 @@ def recorded(elsewhere: Sequence[Job], settings: Comparing) -> list[Candidate]:
         quiet = [job for job in jobs if not job.busy] or jobs
         middle, seconds = quiet[len(quiet) // 2], median(job.whole_seconds for job in quiet)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
-        terms = terms_of(name, settings)
-        gpus.append(Candidate(name, "recorded", time, terms, job=middle))
+        gpus.append(Candidate(name, "recorded", time, terms_of(name, settings), job=middle))
     return gpus
 
 

@@ -102,11 +102,10 @@ def ask_command(
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]
-        there = [compare(_jobs(job, both, first), settings) for both in rented]
-        pair = compare(_jobs(job, records, first, why_no_gpu), settings, there)
+        on_rented = [compare(_jobs(job, both, first), settings) for both in rented]
+        pair = compare(_jobs(job, records, first, why_no_gpu), settings, on_rented)
         of_devices = dict(zip(DEVICE_LABELS, records, strict=False))
-        decision = decide(pair, limits.training_seconds)
-        answers.append(job_answer(job, pair, decision, of_devices))
+        answers.append(job_answer(job, pair, decide(pair, limits.training_seconds), of_devices))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
@@ -171,10 +170,10 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
         watched = error.watched
     kind = watched.process.device if watched.process else "cpu"
     if kind != "cpu":
-        here = target.accelerators[0].kind if target.accelerators else kind
+        own_kind = target.accelerators[0].kind if target.accelerators else kind
         raise UserError(
             f"the command used {kind} in its run on the CPU, and {kind} can't be hidden from it. "
-            f"{_BY_PLACEHOLDER} {here}, then cpu"
+            f"{_BY_PLACEHOLDER} {own_kind}, then cpu"
         )
     _show_failure(watched)
     return watched

@@ -196,8 +196,9 @@ def _add_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _dvc_root() -> Path:
     """Return the folder of DVC's repository, or the current folder if there is none."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
+    current = Path.cwd()
+    folders = current, *current.parents
+    return next((folder for folder in folders if (folder / ".dvc").is_dir()), current)
 
 
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:

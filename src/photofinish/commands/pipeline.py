@@ -51,7 +51,7 @@ def enter() -> None:
 
 def find() -> Path | None:
     """Return the folder of the pipeline: this folder, or the folder that `init` makes in it."""
-    return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
+    return next((folder for folder in (Path(), OWN_FOLDER) if (folder / PLAN).is_file()), None)
 
 
 def run_stages(stages: list[str], *, shows_plan: bool = False) -> None:

@@ -141,14 +141,17 @@ def _trainings(gpu: str, top: Path) -> _Job:
             "params.yaml has no experiments. For a script: photofinish rent GPU -- python train.py"
         )
     settings = [*params.experiments.values(), *params.datasets.values()]
-    if Path.cwd() == top and any("'../" in repr(each) for each in settings):
+    if Path.cwd() == top and any("'../" in repr(setting) for setting in settings):
         is_own = Path.cwd().name == OWN_FOLDER.name
         remedy = "run `photofinish rent` in the folder above" if is_own else "move them into it"
         raise UserError(
             f"params.yaml names files above this folder, which wouldn't be copied: {remedy}"
         )
     # Repeats and further seeds are trained on the rented GPU, too.
-    trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
+    trainings = {
+        name: experiment.repeats + experiment.seeds - 1
+        for name, experiment in params.experiments.items()
+    }
     count = params.devices.gpu.wanted_count
     names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
     answers = read_answers()

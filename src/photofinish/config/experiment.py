@@ -122,8 +122,8 @@ class Schedule(_PytorchClass):
         if self.name == CONSTANT:
             return False
         takes = None if self.is_custom else self.reference.takes()
-        given = {"cycle_momentum", *self.arguments}
-        return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - given)
+        set_here = {"cycle_momentum", *self.arguments}
+        return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - set_here)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

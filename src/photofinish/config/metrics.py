@@ -89,10 +89,10 @@ def _find_loss(block: Any) -> Any:
     if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES_BY_CLASS.values():
         return block
     try:
-        found = PYTORCH_LOSSES.reference(name).name
+        class_name = PYTORCH_LOSSES.reference(name).name
     except ValueError:
         return block  # reported later, with the allowed names
-    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(found, f"torch.nn:{found}")}
+    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(class_name, f"torch.nn:{class_name}")}
 
 
 Loss = Annotated[
@@ -124,8 +124,8 @@ class Metric(CustomCode):
 
     @property
     def label(self) -> str:
-        given = (self.model_extra or {}).get("as")
-        return str(given or self.reference.name.rpartition(".")[2])
+        chosen = (self.model_extra or {}).get("as")
+        return str(chosen or self.reference.name.rpartition(".")[2])
 
 
 def _metric_reference(name: str) -> CodeReference:

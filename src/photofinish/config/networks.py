@@ -123,9 +123,10 @@ class PublishedWeights(Settings):
 def published_weights(model: Model) -> PublishedWeights | None:
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
-    if isinstance(model, CustomModel) and model.reference.module == TIMM:
-        if model.arguments.get("pretrained"):
-            return PublishedWeights(model=model.name, weights="pretrained")
+    if isinstance(model, CustomModel) and (
+        model.reference.module == TIMM and model.arguments.get("pretrained")
+    ):
+        return PublishedWeights(model=model.name, weights="pretrained")
     return None
 
 

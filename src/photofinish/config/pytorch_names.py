@@ -32,11 +32,11 @@ class Namespace:
         if is_reference(name):
             return CodeReference.of(name)
         classes = _classes(self)
-        found = self.aliases.get(name) or classes.get(self._plain(name))
-        if found is None:
+        class_name = self.aliases.get(name) or classes.get(self._plain(name))
+        if class_name is None:
             allowed = (*self.aliases, *classes.values())
             raise SettingError("unknown class", what=self.what, name=name, allowed=allowed)
-        return CodeReference(self.module, found)
+        return CodeReference(self.module, class_name)
 
     def _plain(self, name: str) -> str:
         return name.replace("_", "").lower().removesuffix(self.suffix.lower())

@@ -202,12 +202,12 @@ def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:
 
     Raise UserError if all were left out, so that an empty comparison does not pass.
     """
-    params, params_before = (read_params(each.folder / _PARAMS) for each in (now, before))
+    params, params_before = (read_params(side.folder / _PARAMS) for side in (now, before))
     cpu_host, gpu_host = fingerprint(params.devices)
     hosts: dict[DeviceLabel, CpuTarget | GpuTarget] = {"cpu": cpu_host}
     if not gpu_host.missing:
         hosts["gpu"] = gpu_host
-    found, refused = [], [f"{name} is a script" for name in params.scripts]
+    trainings, refused = [], [f"{name} is a script" for name in params.scripts]
     for (name, experiment), (device, host) in product(params.experiments.items(), hosts.items()):
         data = now.folder / "data/splits" / experiment.dataset
         training = TimedTraining(name, device, data, now.folder / "data/weights" / name)
@@ -220,12 +220,12 @@ def _comparable(before: Checkout, now: Checkout) -> list[TimedTraining]:
         elif params.datasets[experiment.dataset].decode == "each_epoch":
             refused.append(f"{training} reads its data set in each epoch")
         else:
-            found.append(training)
-    if refused and not found:
+            trainings.append(training)
+    if refused and not trainings:
         raise UserError(f"nothing was compared: {'; '.join(refused)}")
-    for each in refused:
-        print(f"not compared: {each}")
-    return found
+    for reason in refused:
+        print(f"not compared: {reason}")
+    return trainings
 
 
 def _compare(

@@ -96,15 +96,15 @@ def answer_text(job: JobRecord) -> str:
         return say("only a GPU", phrase=phrase(worth), **values)
     kind = _kind(job, worth)
     place = say("on the CPU" if worth.is_here else "here")
-    here = here_text(job, worth, place)
+    time_here = here_text(job, worth, place)
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
-        here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
+        time_here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
     cause = short_cause(job, "gpu" if worth.is_here and worth.answer == "No" else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
         worth=worth,
-        here=here,
+        here=time_here,
         there=there_text(job),
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),

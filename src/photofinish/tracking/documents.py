@@ -35,9 +35,9 @@ from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun, 
 from photofinish.results.training_jobs import job_of_training
 from photofinish.tracking.run_metrics import (
     KEY,
+    job_metrics,
     milliseconds,
     script_metrics,
-    summary,
     test_scores,
     training_metrics,
 )
@@ -153,7 +153,8 @@ def training_document(
     for path, _ in [*measured, *evaluated]:
         mirrored = _digest(mirrored, path)
     job = job_of_training(TrainedRecords(name, record, times, steps))
-    values, quality = summary(job), ""
+    values, quality = job_metrics(job), ""
+    values["job_seconds"] = job.whole_seconds if job.untimed_epochs else None
     if scores:
         values |= test_scores(scores)
         quality = f": {scores.in_words}"
