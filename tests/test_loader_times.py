@@ -102,9 +102,9 @@ def test_a_data_set_that_fails_is_not_timed_and_says_why(
         raise TypeError("not a Compose")
 
     monkeypatch.setattr(loader_times, "measure", fail)
-    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, TEN, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, TEN) is None
     assert "TypeError: not a Compose" in capsys.readouterr().out
-    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, TEN, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, TEN) is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -320,6 +320,6 @@ def test_all_measurements_share_ten_seconds(
     trainer = trainer_of(input=LOADER, batch_size=4)
     trainer.training, trainer.steps_per_epoch = load(Items(transforms=[slow]), transform=FLIP), 2
     began_seconds = clock.now_seconds
-    found = measure_loader(trainer, 8 * item_seconds, TEN, lambda: None)
+    found = measure_loader(trainer, 8 * item_seconds, TEN)
     assert (found is None) is (item_seconds > 1)
     assert clock.now_seconds - began_seconds <= 10.0

@@ -33,7 +33,6 @@ from photofinish.measure.operations import count_operations
 from photofinish.measure.step_parts import measure_launches, measure_parts
 from photofinish.results.measurements import (
     InTurns,
-    Operations,
     SteadyState,
     StepAttribution,
     Tried,
@@ -61,27 +60,16 @@ _BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 
 _Result = TypeVar("_Result")
 
 
-class Profile(NamedTuple):
-    """Fields of `StepMeasurements`."""
+def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> dict[str, Any]:
+    """Measure the steps of a network, on copies of it. Return fields of `StepMeasurements`.
 
-    steady_state: SteadyState | None
-    attribution: StepAttribution | None
-    not_attributed: str | None
-    operations: Operations | None
-    not_counted: str | None
-    tried_threads: dict[int, SteadyState]
-
-
-def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> Profile:
-    """Measure the steps of a network, on copies of it. All ranks call this.
-
-    A step of the training takes about `step_seconds` after the wait for its batch.
+    All ranks call this. A step takes about `step_seconds` after the wait for its batch.
     """
     timing = partial(time_steps, trainer, step_seconds, budget.turns_seconds)
     is_alone, settings = trainer.team.size == 1, trainer.experiment
     if not is_alone or settings.model.compile:
         why = "the network is compiled" if is_alone else "several processes train together"
-        return Profile(timing().base, None, why, None, why, {})
+        return {"steady_state": timing().base, "not_attributed": why, "not_counted": why}
     timed, attribution, why_not = None, None, None
     if settings.accumulate > 1 or len(trainer.state.optimizers) > 1:
         why_not = "a step has several forward and backward passes"
@@ -92,8 +80,18 @@ def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> Profile:
             take_apart = partial(measure_attribution, trainer, timed, images, step_seconds, budget)
             attribution, why_not = attempt(take_apart)
     timed = timed or timing()  # without the other batch, which a network may refuse
-    counted = attempt(partial(count_operations, trainer))
-    return Profile(timed.base, attribution, why_not, *counted, timed.threads)
+    return {
+        "steady_state": timed.base,
+        "tried_threads": timed.threads,
+        "attribution": attribution,
+        "not_attributed": why_not,
+        **count(trainer),
+    }
+
+
+def count(trainer: Trainer) -> dict[str, Any]:
+    operations, why_not = attempt(partial(count_operations, trainer))
+    return {"operations": operations, "not_counted": why_not}
 
 
 def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:

@@ -12,11 +12,11 @@ import torch
 
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import Profile, attempt, profile
+from photofinish.measure.attribution import attempt, count, profile
 from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.loader_tries import RESIDENT, fits_resident, measure_loader
-from photofinish.measure.operations import count_operations, fp32_flops_a_second
+from photofinish.measure.loader_tries import measure_loader
+from photofinish.measure.operations import fp32_flops_a_second
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
@@ -26,7 +26,6 @@ from photofinish.runs.initial_record import JobClock, process_fields, training_r
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker
-from photofinish.training.batches import Batches, has_live_inputs
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -119,8 +118,8 @@ def _further(
     is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
     epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
     return {
-        **_profile(trainer, parts, step_seconds, budget)._asdict(),
-        "loader": measure_loader(trainer, epoch_seconds, budget, partial(resident_batches, setup)),
+        **_profile(trainer, parts, step_seconds, budget),
+        "loader": measure_loader(trainer, epoch_seconds, budget),
         "fp32_flops_a_second": fp32_flops_a_second() if is_half and team.is_main else None,
         "first_step": first,
         "no_first_step": why_no_first,
@@ -129,32 +128,20 @@ def _further(
 
 def _profile(
     trainer: Trainer, parts: tuple[TimedPart, ...], step_seconds: float, budget: Budget
-) -> Profile:
+) -> dict[str, Any]:
     """Return the measurements of single steps, or why there are none. Slow steps are counted."""
+    is_alone = trainer.team.size == 1
     if _SLOW_STEPS * step_seconds > budget.whole_seconds:
         allowed = seconds(budget.whole_seconds)
         why: str | None = (
             f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
         )
-        if trainer.team.size > 1 or trainer.experiment.model.compile:
-            return Profile(None, None, why, None, why, {})
-        return Profile(None, None, why, *attempt(partial(count_operations, trainer)), {})
+        if is_alone and not trainer.experiment.model.compile:
+            return {"not_attributed": why} | count(trainer)
+        return {"not_attributed": why, "not_counted": why}
     computing_seconds = sum(part.seconds - (part.waiting_seconds or 0.0) for part in parts)
     step_seconds = computing_seconds / sum(part.steps for part in parts)
     take = partial(profile, trainer, step_seconds, budget)
     # With several processes, a rank that fails alone would leave the others in a collective.
-    profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
-    return profiled or Profile(None, None, why, None, why, {})
-
-
-def resident_batches(setup: Setup) -> Batches | None:
-    """Return resident batches for a training with a loader, or None if they do not fit."""
-    experiment = setup.run.experiment
-    given = experiment.input
-    if given.name == "resident" or given.transform or given.eval_transform or given.collate:
-        return None
-    if has_live_inputs(setup.split):
-        return None
-    if not fits_resident(setup.split.images("train"), setup.training.image_count, setup.device):
-        return None
-    return setup.batches("train", experiment.model_copy(update={"input": RESIDENT}))
+    profiled, why = attempt(take) if is_alone else (take(), None)
+    return profiled or {"not_attributed": why, "not_counted": why}
