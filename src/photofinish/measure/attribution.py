@@ -39,7 +39,7 @@ from photofinish.results.measurements import (
     TriedBy,
 )
 from photofinish.training.batches import bytes_of_a_sample
-from photofinish.training.graphs import GraphedSteps
+from photofinish.training.graphs import GraphedSteps, choose_steps
 from photofinish.training.torch_device import (
     CPU,
     configure_torch_for,
@@ -234,7 +234,7 @@ def try_change(
             if is_off or is_refused or not why_not_captured(trainer.experiment):
                 return None  # not only `auto` refuses to capture the steps
             changed.experiment = settings
-            changed.steps = changed.chosen_steps()
+            changed.steps = choose_steps(changed)
             if not isinstance(changed.steps, GraphedSteps):
                 return None
         why = own.steps.why, changed.steps.why

@@ -8,7 +8,6 @@ batches do not fill a graph, a second graph holds them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
@@ -43,6 +42,7 @@ from photofinish.training.step import Step
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
+    from photofinish.training.trainer import Trainer
 
 MOST_BYTES = 256 << 20
 """Maximum size of the batches of one graph."""
@@ -52,8 +52,6 @@ _OPERATIONS_A_LAYER = 8
 """Approximate number of operations per layer in a training step."""
 TRIED_STEPS = 3
 """Number of captured steps whose bits a trial compares with eager steps, by hand."""
-ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
-"""Context that yields a fresh state, to train and throw away."""
 
 
 class CapturedSteps:
@@ -198,70 +196,58 @@ Steps = Step | GraphedSteps
 """How steps are launched: one by one, or together."""
 
 
-def choose_steps(
-    experiment: Experiment,
-    step: Step,
-    criterion: Loss,
-    state: TrainState,
-    training: Batches,
-    scratch_copy: ScratchCopy | None,
-) -> Steps:
-    """Choose how steps are launched, by `cuda_graphs` in params.yaml.
+def choose_steps(trainer: Trainer) -> Steps:
+    """Choose how steps are launched, by `cuda_graphs` in params.yaml. Nothing is captured yet.
 
     With `auto`, steps are captured if a trial on scratch copies gives the bits of eager steps.
-    `scratch_copy` is None if no copy of the network fits on its device.
     """
-    device = next(state.network.parameters()).device
+    experiment, step, training = trainer.experiment, trainer.step, trainer.training
+    network = trainer.state.network
+    device = next(network.parameters()).device
     recorder = recorder_of(device)
     if experiment.cuda_graphs == "off":
         return step.because(TURNED_OFF)
     if recorder is None:
         return step.because(f"steps are captured on CUDA and ROCm only, not on {device.type}")
     why_not = why_not_captured(experiment)
-    if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
         why_not = "its network is wrapped, for several devices"
     elif training.image_count < training.batch_size:
         why_not = "an epoch has no whole batch"
     if why_not:
-        return fall_back(experiment, step, why_not)
-    at_once = steps_per_graph(experiment, training, state.network)
-    graphed = GraphedSteps(step, criterion, recorder, training.batch_size, at_once)
-    if scratch_copy is None:
+        return fall_back(trainer, why_not)
+    at_once = steps_per_graph(experiment, training, network)
+    graphed = GraphedSteps(step, trainer.criterion, recorder, training.batch_size, at_once)
+    if trainer.is_large():
         if experiment.cuda_graphs == "auto":
             return step.because("its network is too large for its device to try them on a copy")
         graphed.why = "params.yaml says so; no copy to try them on fits"
         return graphed
     try:
-        has_same_bits = _try(graphed, step, experiment, training, scratch_copy, recorder)
+        has_same_bits = _try(graphed, trainer)
     except RuntimeError as error:
-        return fall_back(experiment, step, f"capturing some failed ({first_failure(error)})")
+        return fall_back(trainer, f"capturing some failed ({first_failure(error)})")
     if experiment.deterministic and not has_same_bits:
-        return fall_back(experiment, step, "captured, some gave other bits")
+        return fall_back(trainer, "captured, some gave other bits")
     graphed.why = "some were tried, and gave the same bits one by one"
     if not experiment.deterministic:
         graphed.why = "params.yaml says so; bits weren't compared, as deterministic is false"
     return graphed
 
 
-def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
+def fall_back(trainer: Trainer, why: str) -> Step:
     """Return eager steps. Raise UserError if params.yaml requires captured steps."""
-    if experiment.cuda_graphs == "on":
+    if trainer.experiment.cuda_graphs == "on":
         raise UserError(
             f"cuda_graphs is on in params.yaml, which can't be: {why}. "
             f"`cuda_graphs: auto` takes them one by one then"
         )
-    return step.because(why)
+    return trainer.step.because(why)
 
 
-def _try(
-    graphed: GraphedSteps,
-    step: Step,
-    experiment: Experiment,
-    training: Batches,
-    scratch_copy: ScratchCopy,
-    recorder: CudaRecorder,
-) -> bool:
+def _try(graphed: GraphedSteps, trainer: Trainer) -> bool:
     """Return True if captured and eager steps give the same bits."""
+    training = trainer.training
     batch_size = training.batch_size
     whole, last = divmod(training.image_count, batch_size)
     trial = graphed.resized(min(graphed.at_once, TRIED_STEPS))
@@ -274,22 +260,17 @@ def _try(
     end = [first_samples(joined, left * batch_size + last)] if left + last else []
     # An eager step's batch has memory of its own.
     singly = [map_batch(torch.clone, one) for part in end for one in split_batch(part, batch_size)]
-    with scratch_copy() as state, recorder.beside():
+    with trainer.scratch_copy() as state, graphed.recorder.beside():
         numbered = [*enumerate(singly, whole - left)]
-        expected = _bits(state, step, experiment, training, count, numbered)
-    with scratch_copy() as state:
+        expected = _bits(trainer, state, trainer.step, count, numbered)
+    with trainer.scratch_copy() as state:
         numbered = [*enumerate(end, whole - left)]
-        captured = _bits(state, trial, experiment, training, count, numbered)
+        captured = _bits(trainer, state, trial, count, numbered)
     return all(map(same_bits, expected, captured))
 
 
 def _bits(
-    state: TrainState,
-    steps: Steps,
-    experiment: Experiment,
-    training: Batches,
-    count: int,
-    end: list[tuple[int, Batch]],
+    trainer: Trainer, state: TrainState, steps: Steps, count: int, end: list[tuple[int, Batch]]
 ) -> list[torch.Tensor]:
     """Return losses, weights and optimizer state after up to two short epochs.
 
@@ -297,9 +278,9 @@ def _bits(
     between epochs, so that a learning rate that is fixed in the graph changes the bits.
     """
     losses: list[torch.Tensor] = []
-    for epoch in range(min(2, experiment.epochs)):
-        seed_epoch(experiment.seed, epoch)
-        batches = training.train_batches(epoch, steps.at_once)
+    for epoch in range(min(2, trainer.experiment.epochs)):
+        seed_epoch(trainer.experiment.seed, epoch)
+        batches = trainer.training.train_batches(epoch, steps.at_once)
         numbered = zip(range(0, count, steps.at_once), batches, strict=False)
         losses += [steps(state, number, batch) for number, batch in chain(numbered, end)]
         state.schedule.epoch_ended(0.0)

@@ -272,7 +272,7 @@ class Trainer:
             first_seconds = run_each_size(self, state)
             while not self.is_awake(started_seconds):
                 run_each_size(self, state)
-        self.steps = self.chosen_steps()
+        self.steps = choose_steps(self)
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             capture_steps(self, self.steps)
@@ -282,13 +282,6 @@ class Trainer:
                 f"{planned_size}, which may change its last digits"
             )
         return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
-
-    def chosen_steps(self) -> Steps:
-        """Choose how steps are launched, by a trial on scratch copies. Nothing is captured yet."""
-        scratch_copy = None if self._is_large() else self.scratch_copy
-        return choose_steps(
-            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
-        )
 
     def is_awake(self, started_seconds: float) -> bool:
         """Return True if the device has worked long enough to run at its full clock.
@@ -312,7 +305,7 @@ class Trainer:
         """
         network, state = self.network, self.state
         layout = layout or state.memory_format
-        if self._is_large() and layout is state.memory_format:
+        if self.is_large() and layout is state.memory_format:
             with put_back(state):
                 network.train()
                 schedule = LearningRates(self.experiment, state.optimizer, self.steps_per_epoch)
@@ -329,7 +322,7 @@ class Trainer:
                 network.load_state_dict(before)
                 network.zero_grad()
 
-    def _is_large(self) -> bool:
+    def is_large(self) -> bool:
         """Return True if one process's weights take over a tenth of the device's free memory."""
         if self.team.size > 1 or self.experiment.model.compile:
             return False

@@ -104,7 +104,7 @@ def capture_steps(trainer: Trainer, steps: GraphedSteps) -> None:
         trainer.release()
         trainer.team.forget_peak_memory()
         why = f"capturing them failed ({first_failure(error)})"
-        trainer.steps = fall_back(trainer.experiment, trainer.step, why)
+        trainer.steps = fall_back(trainer, why)
 
 
 def _capture_validation(trainer: Trainer, steps: GraphedSteps) -> None:
