@@ -37,9 +37,9 @@ from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.runs.training import CheckpointStore
 from photofinish.stage.process import seconds_since_process_start
 from photofinish.training.batches import Batch
-from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.custom_check import validate_custom_model
 from photofinish.training.custom_step import step_with_a_loss
 from photofinish.training.losses import Loss

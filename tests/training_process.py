@@ -58,8 +58,8 @@ class Start:
 
 WITHOUT_MLFLOW = Start()
 CHECKPOINT_EACH_EPOCH: dict[str, object] = {
-    "photofinish.training.checkpoint.CHECKPOINT_SECONDS": 0.0,
-    "photofinish.training.checkpoint.CHECKPOINT_TIMES": 0,
+    "photofinish.runs.training.CHECKPOINT_SECONDS": 0.0,
+    "photofinish.runs.training.CHECKPOINT_TIMES": 0,
 }
 
 

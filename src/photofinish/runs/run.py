@@ -59,7 +59,6 @@ class Costs:
         return f"{money(amount, self.currency)} so far" if amount >= _LEAST_SHOWN else ""
 
     def reach_budget(self, seconds: float) -> bool:
-        """Return True if this time costs the budget or more."""
         return self.budget is not None and self._amount(seconds) >= self.budget
 
     def check(self, seconds: float, title: str, done: str) -> None:

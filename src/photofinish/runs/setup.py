@@ -127,7 +127,6 @@ class Setup:
         return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
     def batches(self, name: PartName, experiment: Experiment) -> Batches:
-        """Return the batches of a part, with an experiment's input."""
         return make_batches(
             experiment, part_of(self.split, name), self.device, self.team.rank, self.team.size
         )

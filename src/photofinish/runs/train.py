@@ -13,13 +13,18 @@ from photofinish.files import state_folder
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
 from photofinish.runs.initial_record import JobClock
-from photofinish.runs.outcome import Instruments, timings_of, write_model
+from photofinish.runs.outcome import readings_of, timings_of, write_model
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
-from photofinish.runs.training import FirstTraining, train_further_seeds, train_repeats
+from photofinish.runs.training import (
+    CheckpointStore,
+    FirstTraining,
+    prune_checkpoints,
+    train_further_seeds,
+    train_repeats,
+)
 from photofinish.stage.process import Rank
 from photofinish.tracking.client import NoTracker, Tracker
-from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 from photofinish.training.torch_device import NoAcceleratorError
 from photofinish.training.world import World
 
@@ -76,7 +81,7 @@ def _train_own_seed(
     clock = JobClock(tracker, waited_seconds)
     setup = Setup(run, device, team)
     training = FirstTraining(setup, clock)
-    instruments = Instruments(training)
+    monitor = setup.load_monitor()
     with training.display.bar:
         training.restore()
         with clock.excluded():
@@ -84,21 +89,27 @@ def _train_own_seed(
         clock.include(warm_up.first_seconds)
         clock.startup_ended()
         tracker.wait_until_ready()
-        with instruments.watching():  # samples the load, and times this loop's overhead
-            for metrics, timing in training.epochs():
-                tracker.epoch_ended(metrics, timing)
-                instruments.monitor.epoch_ended()
+        epochs_before = training.trainer.progress.epochs_done
+        monitor.begin()
+        started_seconds = training.spent_seconds()
+        for metrics, timing in training.epochs():
+            tracker.epoch_ended(metrics, timing)
+            monitor.epoch_ended()
+        loop_seconds = training.spent_seconds() - started_seconds
+        monitor.training_ended()
+        readings = readings_of(training, epochs_before, loop_seconds)
     with clock.excluded():
-        repeats = train_repeats(training, instruments.monitor)
+        repeats = train_repeats(training, monitor)
     if team.is_main:
         write_model(training)
     timings = timings_of(
         training,
         clock,
-        instruments,
         repeats,
+        load=tuple(monitor.windows),
         warm_up_seconds=warm_up.seconds,
         total_seconds=clock.elapsed_seconds(),
+        **readings,
     )
     kept = run.finished_times() if team.is_main else None
     if kept and (kept.epochs, kept.repeats) == (timings.epochs, timings.repeats):
