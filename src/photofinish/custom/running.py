@@ -32,7 +32,6 @@ def accepted_arguments(
 
 
 def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a class's instance, or a function with these arguments bound."""
     return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
 
 

@@ -230,7 +230,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, images: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any,
         _dilation: Any, transposed: bool, *_: Any, output: Tensor,
     ) -> int:  # fmt: skip
-        """Count a convolution, with the arguments of its aten operator."""
         self.convolutions += 1
         # A transposed convolution applies its filter to each position of its input.
         return _applied(weight, images if transposed else output)
@@ -240,7 +239,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _padding: Any, _dilation: Any, transposed: bool, _output_padding: Any, _groups: int,
         wanted: Sequence[bool], **_: Any,
     ) -> int:  # fmt: skip
-        """Count the gradients of images and weights that are wanted."""
         convolutions = wanted[0] + wanted[1]
         self.convolutions += convolutions
         return convolutions * _applied(weight, images if transposed else gradient)

@@ -352,7 +352,6 @@ class Recorder:
             self._begin_block(_clock())
 
     def note_unseen(self, why: str) -> None:
-        """Note why the script takes steps that no hook sees."""
         self.note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
 
     @functools.lru_cache  # noqa: B019  # there is one recorder
@@ -363,7 +362,6 @@ class Recorder:
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
-        """Write the remaining lines."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
         if self._first_step_at is None:

@@ -49,7 +49,6 @@ def is_memory_bound(operator: Any) -> bool:
 
 
 def custom_functions(loss: Tensor) -> set[str]:
-    """Return the names of custom autograd functions in the graph of the loss."""
     return {
         node.name().removesuffix("Backward")
         for node in nodes_between([loss], [])

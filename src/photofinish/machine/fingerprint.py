@@ -42,7 +42,6 @@ class Machine(Record):
 
     @classmethod
     def here(cls) -> Self:
-        """Return this machine."""
         return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts())
 
 
@@ -124,7 +123,6 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
 
 
 def read_host(device: Literal["cpu", "gpu"], path: Path) -> CpuTarget | GpuTarget:
-    """Read the planned machine of a device."""
     return read_plan(path, CpuTarget) if device == "cpu" else read_plan(path, GpuTarget)
 
 

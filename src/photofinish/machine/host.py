@@ -66,7 +66,6 @@ class Software:
 
 
 def cpu_facts() -> CpuFacts:
-    """Return the facts of this machine's CPU, within the limits of this process."""
     info = dict(
         re.findall(r"^(\S[^:\n]*?)[ \t]*:[ \t]*(.*)$", read_or_empty(Path("/proc/cpuinfo")), re.M)
     )
@@ -84,7 +83,6 @@ def cpu_facts() -> CpuFacts:
 
 
 def software_facts() -> Software:
-    """Return the versions, and the variables that are set."""
     return Software(
         python=platform.python_version(),
         torch=build_version("torch"),
@@ -165,7 +163,6 @@ def _build(package: str) -> dict[str, str]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that affect results."""
     names = (
         "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch",
         "torchvision",
@@ -175,7 +172,6 @@ def package_versions() -> dict[str, str]:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version in the package's metadata, or None if it has none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -195,7 +195,6 @@ class LoadMonitor:
         self.begin()
 
     def begin(self) -> None:
-        """Start a window."""
         swap = psutil.swap_memory()
         self._last = {
             "wall_seconds": time.monotonic(),

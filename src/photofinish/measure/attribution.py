@@ -267,7 +267,6 @@ def _configured(
     *,
     is_cast: bool,
 ) -> Iterator[None]:
-    """Set up torch as for these settings, and restore it."""
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     with torch_restored(), cast() if is_cast else nullcontext():

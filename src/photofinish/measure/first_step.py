@@ -146,7 +146,6 @@ def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
 
 
 def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
-    """Return, for each name, the norm of the difference between two tensors."""
     distances = {}
     for name in first:
         if name in second:

@@ -69,7 +69,6 @@ class OneInput(NamedTuple):
 
     @property
     def prefetched(self) -> int:
-        """Number of batches that the workers prefetch."""
         factor = isinstance(self.settings, LoaderInput) and self.settings.prefetch_factor
         return self.workers * (factor or _PREFETCHED)
 

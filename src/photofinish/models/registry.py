@@ -102,7 +102,6 @@ def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> Non
 def _torchvision_classifier(
     model: TorchvisionModel, shape: Any, classes: int, weights: Path | None
 ) -> nn.Module:
-    """Return one of torchvision's networks."""
     from torchvision.models import get_model, get_model_weights  # takes a second
 
     is_published = model.weights is not None

@@ -102,7 +102,6 @@ def network_problem(name: str) -> str | None:
 
 @cache
 def _networks_of_timm() -> dict[Path, list[str]]:
-    """Return the networks that each source file of timm defines."""
     package = file_of_module(f"{TIMM}.models")
     if package is None:
         return {}
@@ -111,7 +110,6 @@ def _networks_of_timm() -> dict[Path, list[str]]:
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
-    """Return the arguments that photofinish passes if they are accepted."""
     if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):

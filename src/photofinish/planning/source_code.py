@@ -86,7 +86,6 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(file: Path) -> list[str]:
-    """Return the modules and names of photofinish that a file imports."""
     modules = []
     text = file.read_text(encoding="utf-8").replace(
         "from .", f"from photofinish.{file.parent.name}."

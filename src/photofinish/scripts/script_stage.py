@@ -209,7 +209,6 @@ def _run(
 
 
 def in_shell(command: str) -> list[str]:
-    """Return the program that runs a command of params.yaml."""
     return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
 
 

@@ -179,7 +179,6 @@ class BatchPlan:
     """Function that returns the rows of an epoch. Default: each row once, in random order."""
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the samples' rows in the epoch's order."""
         if self.sampler:
             return self.sampler(epoch)
         return batch_order(self.image_count, self.seed, epoch)
@@ -298,7 +297,6 @@ Wait = tuple[float, float]
 
 
 def noting_waits(batches: Iterator[Batch], waits: list[Wait]) -> Iterator[Batch]:
-    """Yield the batches. Add the wait for each to `waits`."""
     began = time.perf_counter(), time.thread_time()
     for batch in batches:
         ended = time.perf_counter(), time.thread_time()

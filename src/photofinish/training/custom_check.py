@@ -105,7 +105,6 @@ def validate_custom_model(
 
 
 def _difference(first: StepResult, second: StepResult) -> str | None:
-    """Return the name of the first difference, or None."""
     for name in {**first.outputs, **second.outputs}:
         outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
         if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):

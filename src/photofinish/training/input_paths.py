@@ -107,7 +107,6 @@ class ResidentBatches(Batches):
         return map(self._gather, self._plan.split(rows, at_once))
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Yield views of the resident tensors."""
         whole = self._images, self._labels
         columns = [self._plan.split(column) for column in tensors_of(whole)]
         for tensors in zip(*columns, strict=True):
@@ -222,7 +221,6 @@ class LoaderBatches(Batches):
     def with_settings(
         self, settings: LoaderInput, part: Part | None = None, **of_workers: Any
     ) -> LoaderBatches:
-        """Return a loader with other settings, or of other samples."""
         plan = self._plan
         if part:
             plan = replace(plan, image_count=samples_in(part.labels), sampler=None)

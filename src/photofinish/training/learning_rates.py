@@ -149,13 +149,11 @@ class LearningRates:
         return rates
 
     def batch_ended(self) -> None:
-        """Advance to the next step's rate."""
         self._steps_done += 1
         if self._moves_each_step and self._scheduler:
             self._scheduler.step()
 
     def epoch_ended(self, validation_loss: float | None) -> None:
-        """Advance to the next epoch's rate, if the schedule changes each epoch."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
             if validation_loss is None:
                 raise ConfigError(

@@ -147,7 +147,6 @@ class Loss:
             self._targets, self._gradients = [], None
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the batch, as a scalar."""
         if self._targets and outputs.dim() == 2:
             log_probs = _at_least_fp32(outputs).log_softmax(1)
             if self._gradients is None:
@@ -200,7 +199,6 @@ class Loss:
 
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
-    """Return a custom loss: an instance of a class, or a function with bound arguments."""
     custom = CodeReference.of(settings.name).load()
     with run_custom_code(f"loss {settings.name} can't be made"):
         loss = as_function(custom, settings.arguments)
@@ -215,7 +213,6 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
 
 
 def _loss_problem(loss: str | None, task: Task) -> str | None:
-    """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
     if not task.losses and not (loss and is_reference(loss)):
         return (
             "loss is missing: the targets of this data set are a tuple or dict, which only a "

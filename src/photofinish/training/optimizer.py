@@ -84,7 +84,6 @@ def _pytorch_optimizer(
 def _first_state(
     name: str, parameter: nn.Parameter, arguments: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return a fused optimizer's state before its first step."""
     if name == "SGD":
         names = ["momentum_buffer"] if arguments.get("momentum") else []
         return {name: torch.zeros_like(parameter) for name in names}

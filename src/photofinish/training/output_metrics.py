@@ -36,7 +36,6 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> float | None:
-    """Return the metric that early stopping follows, or None if it is not finite."""
     if isinstance(outputs, torch.Tensor):
         outputs = outputs.double()
     numbers = _custom_score(metric, task, outputs, targets)

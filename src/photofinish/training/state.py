@@ -112,7 +112,6 @@ class Progress:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
-        """Return what a checkpoint saved."""
         metrics = [EpochMetrics(**values) for values in saved["metrics"]]
         timings = [EpochTiming(**values) for values in saved["timings"]]
         return cls(saved["epochs_done"], metrics, timings)
@@ -123,7 +122,6 @@ class Progress:
         self.epochs_done += 1
 
     def is_stopped(self, rule: EarlyStopping | None) -> bool:
-        """Return True if the last improvement is `patience` epochs ago."""
         return rule is not None and self.epochs_without_better(rule) >= rule.patience
 
     def epochs_without_better(self, rule: EarlyStopping) -> int:

@@ -114,7 +114,6 @@ def configure_torch(
 
 
 def configure_torch_for(experiment: Experiment, device: torch.device, threads: int) -> None:
-    """Set up torch as a training of the experiment needs it."""
     deterministic, given = experiment.deterministic, experiment.input
     configure_torch(device, experiment.precision, threads, deterministic=deterministic)
     # cuDNN times its algorithms for each new shape, and a capture allows no timing.
@@ -178,7 +177,6 @@ def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context of the forward pass."""
     dtype = PRECISIONS[precision].autocast
     return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 
@@ -210,7 +208,6 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def device_name(device: torch.device) -> str:
-    """Return the product name if torch knows it, else the kind."""
     if not _counts_memory(device):
         return device.type
     return str(torch.get_device_module(device).get_device_name(device))
@@ -221,7 +218,6 @@ def _counts_memory(device: torch.device) -> bool:
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
-    """Return the UUID in NVIDIA's driver, or None for other devices."""
     if device.type != "cuda" or torch.version.hip:
         return None
     return str(torch.cuda.get_device_properties(device).uuid)
@@ -233,7 +229,6 @@ def forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the peak memory of the accelerator, or of the process on the CPU."""
     if _counts_memory(device):
         return int(torch.get_device_module(device).max_memory_allocated(device))
     return peak_host_memory_bytes() if device.type == "cpu" else None

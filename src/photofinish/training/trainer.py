@@ -97,7 +97,6 @@ class Trainer:
     def fresh_state(
         self, network: nn.Module, layout: torch.memory_format, wrapped: nn.Module | None = None
     ) -> TrainState:
-        """Create a fresh optimizer, schedule and gradient scaler, and wrap the network."""
         is_scaled = self.experiment.precision == "fp16"
         scaler = torch.amp.GradScaler(self.device.type, enabled=is_scaled)
         optimizers = build_optimizers(self.experiment.optimizer, network, loss_is_scaled=is_scaled)
@@ -208,7 +207,6 @@ class Trainer:
             yield losses
 
     def validate(self) -> Sums:
-        """Evaluate the network on all validation samples."""
         if self.validator.is_captured:
             return self.validator.replay()
         batches = self.validation.eval_batches() if self.validation else ()
@@ -331,7 +329,6 @@ class Trainer:
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
     def release(self) -> None:
-        """Free what was captured."""
         if isinstance(self.steps, GraphedSteps):
             self.steps.release()
         self.validator.release()
@@ -359,7 +356,6 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:

@@ -54,11 +54,9 @@ class World:
         return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks."""
         return [value]
 
     def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks, on its device."""
         return value
 
     def broadcast_object(self, value: Any) -> Any:
