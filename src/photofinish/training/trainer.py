@@ -148,7 +148,10 @@ class Trainer:
         return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        """Train and validate one epoch. Read training losses back after both passes are timed."""
+        """Train and validate one epoch. Read training losses back after both passes are timed.
+
+        Raises UserError on every rank if a loss isn't finite.
+        """
         learning_rate = self.state.schedule.rates[0]
         ((timed, losses, trained_seconds),) = self.parts(epoch)
         sums = self.validate()
@@ -156,8 +159,27 @@ class Trainer:
         validation_seconds = self.clock.now_seconds() - trained_seconds
 
         step_losses = torch.cat([loss.reshape(-1) for loss in losses]).cpu().double()
-        metrics = self._metrics(epoch, learning_rate, step_losses, sums, monitored)
-        self.state.schedule.epoch_ended(metrics.validation_loss)
+        # Each step's loss is a mean over its batch, and the last batch may be smaller.
+        sizes = [self.training.batch_samples(number) for number in range(len(step_losses))]
+        train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
+        not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
+        first_failing = min(not_finite, default=math.inf)
+        own = train_sum, sums.loss, sums.weight, sums.correct, sums.predicted, first_failing
+        train_sums, val_sums, weights, correct, predicted, first = zip(
+            *self.team.all_gather_object(own), strict=True
+        )
+        validates = self.validation is not None
+        validation_loss = sum(val_sums) / sum(weights) if validates else None
+        rate = self.state.schedule.rates[0]
+        seed = self.experiment.seed
+        check_finite(seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate)
+        train_loss = sum(train_sums) / self.training.image_count
+        has_accuracy = validates and self.validator.has_accuracy
+        accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
+        metrics = EpochMetrics(
+            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
+        )
+        self.state.schedule.epoch_ended(validation_loss)
         return metrics, EpochTiming(timed.seconds, validation_seconds, time.time())
 
     def parts(
@@ -224,39 +246,6 @@ class Trainer:
         if transform := self.batch_transform:
             return map(transform, batches, repeat(epoch), count())  # holds no batch
         return batches
-
-    def _metrics(
-        self,
-        epoch: int,
-        learning_rate: float,
-        step_losses: torch.Tensor,
-        sums: Sums,
-        monitored: float | None,
-    ) -> EpochMetrics:
-        """Return the epoch's metrics over all ranks.
-
-        Raises UserError on every rank if a loss isn't finite.
-        """
-        # Each step's loss is a mean over its batch, and the last batch may be smaller.
-        sizes = [self.training.batch_samples(number) for number in range(len(step_losses))]
-        train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
-        not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
-        first_failing = min(not_finite, default=math.inf)
-        own = train_sum, sums.loss, sums.weight, sums.correct, sums.predicted, first_failing
-        train_sums, losses, weights, correct, predicted, first = zip(
-            *self.team.all_gather_object(own), strict=True
-        )
-        validates = self.validation is not None
-        validation_loss = sum(losses) / sum(weights) if validates else None
-        rate = self.state.schedule.rates[0]
-        seed = self.experiment.seed
-        check_finite(seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate)
-        train_loss = sum(train_sums) / self.training.image_count
-        has_accuracy = validates and self.validator.has_accuracy
-        accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
-        return EpochMetrics(
-            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
-        )
 
     def prepare(self) -> WarmUp:
         """Warm the device up, then choose how steps are launched. Return the time that it took.
