@@ -94,9 +94,8 @@ class Recorder:
         if self.torch_version < (2, 0):  # its optimizers have no hooks
             self.note_unseen("uses a torch before 2.0")
             return
-        from .by_hand import watch_gradients
         from .first_values import FirstValues
-        from .patches import watch_torch
+        from .patches import watch_gradients, watch_torch
 
         watch_torch(self)
         self.watch_forward()
