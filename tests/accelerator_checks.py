@@ -27,9 +27,8 @@ from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
 from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.attribution import profile
-from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.in_turns import scratch_steps
+from photofinish.measure.in_turns import Budget, scratch_steps
 from photofinish.results.learned import weights_of
 from photofinish.results.trained import FirstStep
 from photofinish.runs.setup import Setup

@@ -23,8 +23,7 @@ from photofinish.measure.attribution import (
     time_steps,
     try_change,
 )
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import with_threads
+from photofinish.measure.in_turns import Budget, with_threads
 from photofinish.results.measurements import StepParts, TriedBy
 from photofinish.runs.setup import Setup
 from photofinish.training import trainer as trainer_module

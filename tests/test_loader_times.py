@@ -22,8 +22,7 @@ from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
 from photofinish.inside.timed_batches import is_loading
 from photofinish.measure import loader_times, loader_tries
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import Way, turns
+from photofinish.measure.in_turns import Budget, Way, turns
 from photofinish.measure.loader_tries import measure_loader, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers

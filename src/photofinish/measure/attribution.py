@@ -19,10 +19,10 @@ from photofinish.config.experiment import Experiment
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.budget import Budget
 from photofinish.measure.in_turns import (
     FEWEST_TURNS,
     LATE_SECONDS,
+    Budget,
     Context,
     Way,
     scratch_steps,

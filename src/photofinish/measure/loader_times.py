@@ -19,8 +19,7 @@ from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.inside.timed_batches import loaded, sample_lines, slowest_line
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import with_threads
+from photofinish.measure.in_turns import Budget, with_threads
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 

@@ -18,8 +18,7 @@ from photofinish.config.experiment import BatchTransformSettings, Input, LoaderI
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
 from photofinish.measure import loader_times
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import FEWEST_TURNS, Way, scratch_state, turns
+from photofinish.measure.in_turns import FEWEST_TURNS, Budget, Way, scratch_state, turns
 from photofinish.measure.loader_times import (
     LEAST_WITH_WORKERS_SECONDS,
     attempt_loading,
