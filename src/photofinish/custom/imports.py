@@ -142,7 +142,6 @@ class _Finder(ModuleFinder):
 
 
 def _custom_folders() -> Iterator[str]:
-    """Yield the folders on Python's path that hold custom code."""
     for folder in sys.path:
         if Path(folder) != _OURS.parent and is_custom_file(f"{folder}/") and Path(folder).is_dir():
             yield folder

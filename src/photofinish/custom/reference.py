@@ -89,7 +89,6 @@ class CodeReference:
         return ".".join(self.file.relative_to(self.root).with_suffix("").parts)
 
     def problem(self) -> str | None:
-        """Return why the code can't be used, as far as its source shows, or None."""
         file = self.file
         if file is None and self.is_file:
             if not (project_root() / self.module).is_file():

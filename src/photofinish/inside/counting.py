@@ -124,7 +124,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def needs_profile(self) -> bool:
-        """Return True if an operator or a custom function without a formula may have run."""
         return bool(self.unknown or self.custom_functions)
 
     @contextmanager
@@ -263,7 +262,6 @@ def _precision(values: Tensor, kind: str) -> str:
 
 
 def _product(one: Tensor, other: Tensor) -> int:
-    """Return the FLOPs of a matrix product, or of a batch of them."""
     values = one.numel() if one.layout is torch.strided else one._nnz()
     return 2 * values * other.shape[-1]
 

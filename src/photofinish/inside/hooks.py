@@ -92,7 +92,6 @@ def start() -> Recorder | None:
 
 
 def _other_imported(recorder: Recorder, name: str) -> None:
-    """Note a library whose training can't be seen."""
     recorder.note(kind="other", name=name, at=time.perf_counter())
 
 

@@ -236,7 +236,6 @@ class Recorder:
         return rank > 0
 
     def _number_of(self, optimizer: Any) -> int:
-        """Return the number of an optimizer that is new, or in place of one that is gone."""
         if self._first_step:
             self._first_step.optimizer_stepped()
         weights = weights_of(optimizer)

@@ -121,7 +121,6 @@ def accelerators_to_use(
 
 
 def listed_by_torch() -> Accelerators:
-    """Return the accelerators that torch lists here, or drivers without torch."""
     if util.find_spec("torch") is None:
         apple = _WITHOUT_TORCH if platform.system() == "Darwin" else KINDS["mps"].absent
         return {"cuda": _nvidia_gpus(), "mps": apple, "xpu": _WITHOUT_TORCH}

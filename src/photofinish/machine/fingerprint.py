@@ -86,7 +86,6 @@ class GpuTarget(Record):
 def fingerprint(
     devices: Devices, machines: Mapping[str, Machine] | None = None
 ) -> tuple[CpuTarget, GpuTarget]:
-    """Return the host of each device: this machine, or the machine that `devices` names."""
     here, machines = Machine.here(), machines or {}
     on_cpu = machines.get(devices.cpu.machine or "", here)
     on_gpu = machines.get(devices.gpu.machine or "", here)

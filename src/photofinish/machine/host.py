@@ -142,7 +142,6 @@ def mac_cpu_name() -> str:
 
 
 def read_or_empty(path: Path) -> str:
-    """Return the text of a system file, or nothing if it is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -79,7 +79,6 @@ class LoadWindow(Record):
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
-    """Return why times in these windows are unreliable. Empty on a quiet machine."""
     windows = list(windows)
     total_seconds = sum(window.wall_seconds for window in windows)
     doubtful_seconds: defaultdict[str, float] = defaultdict(float)

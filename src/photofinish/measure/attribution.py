@@ -190,7 +190,6 @@ def measure_attribution(
 
 
 def changes_to_try(trainer: Trainer) -> dict[TriedBy, dict[str, Any]]:
-    """Return settings that the accelerator has and the training does not use."""
     experiment, device = trainer.experiment, trainer.device
     is_cuda = device.type == "cuda"
     # DataParallel's threads don't inherit autocast.

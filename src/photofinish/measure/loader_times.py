@@ -6,7 +6,7 @@ import itertools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
@@ -147,13 +147,17 @@ def try_workers(
         return None
     others = _children()
     loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
+    ends = [time.perf_counter()]
     with closing(loader.first_batches(count)) as loaded:
-        in_time = _in_time(loaded, ends_seconds)
-        first_seconds, batch_seconds = _time_batches(in_time, workers, count)
+        for _ in islice(loaded, count):  # not to their end, with which the workers end
+            ends.append(time.perf_counter())
+            if len(ends) <= count and not seconds_left(ends_seconds):
+                raise UserError("workers load too slowly")
         processes = [psutil.Process(pid) for pid in _children() - others]
         most_bytes = max((process.memory_full_info().uss for process in processes), default=0)
         closing_seconds = time.perf_counter()
-    first_seconds += time.perf_counter() - closing_seconds
+    first_seconds = ends[1] - ends[0] + time.perf_counter() - closing_seconds
+    batch_seconds = (ends[count] - ends[workers]) / (count - workers)  # after the first round
     times = TriedWorkers(
         workers=workers,
         batch_seconds=batch_seconds * batches.batch_size / size,
@@ -165,26 +169,6 @@ def try_workers(
 def timeout_until(ends_seconds: float) -> float:
     """Return how long to wait for a batch of workers, which may hang. 0 would be forever."""
     return max(_LEAST_TIMEOUT_SECONDS, seconds_left(ends_seconds))
-
-
-def _in_time(loaded: Iterable[Any], ends_seconds: float) -> Iterator[Any]:
-    for batch in loaded:
-        yield batch
-        if not seconds_left(ends_seconds):
-            raise UserError("workers load too slowly")
-
-
-def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
-    """Return the time to the first batch, and the mean time of a batch after the first round."""
-    began_seconds = time.perf_counter()
-    next(loaded)
-    first_seconds = time.perf_counter() - began_seconds
-    for _ in range(workers - 1):
-        next(loaded)
-    began_seconds = time.perf_counter()
-    for _ in range(count - workers):
-        next(loaded)
-    return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
 
 
 def _children() -> set[int]:

@@ -53,7 +53,6 @@ def build_model(
 
 
 def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
-    """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     kernel_size, padding = 1, 0
@@ -87,7 +86,6 @@ def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
 
 
 def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> None:
-    """Draw a layer's weights as `init` says, and set its bias to zero."""
     if isinstance(init, dict):
         init = init.get("conv" if isinstance(layer, nn.Conv2d) else "linear", "default")
     if init == "default":

@@ -64,7 +64,6 @@ def check_paths(params: Params, references: Path = Path("reference")) -> Iterato
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
-    """Yield problems in the arguments of custom code."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():

@@ -54,12 +54,10 @@ def stage_code(script: Path) -> StageCode:
 
 @cache
 def module_code(module: str) -> StageCode:
-    """Return the files of photofinish that a module runs."""
     return StageCode(_hashes([module], _SHOWS))
 
 
 def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
-    """Return the sha256 of modules, and of what they import and read."""
     files, seen, remaining = set(), set(), [*modules]
     while remaining:
         module = remaining.pop()

@@ -167,10 +167,6 @@ class _Placed(NamedTuple):
     steps: int
     """Number of steps until its end."""
 
-    @property
-    def epoch(self) -> int:
-        return max(0, self.epochs - 1)
-
 
 def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
     """Return the figures of runs, or None before a step could be timed.
@@ -192,7 +188,8 @@ def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> 
         run = each.run
         holds: Literal["start", "steps"] = "start" if each.holds == "start" else "steps"
         waited_seconds = _waiting(run, whole, has_loader=loader is not None, is_on_cpu=is_on_cpu)
-        return TimedPart(run.seconds, float(run.steps), each.epoch, holds, waited_seconds)
+        epoch = max(0, each.epochs - 1)
+        return TimedPart(run.seconds, float(run.steps), epoch, holds, waited_seconds)
 
     slow, _ = slow_and_usual([part(each) for each in steady])
     usual = list(_in_parts(steady[len(slow) :]))
@@ -293,7 +290,6 @@ def _waiting(run: _Run, steady: _Run, *, has_loader: bool, is_on_cpu: bool) -> f
 
 
 def _validation_step_seconds(validations: list[_Placed], steps: int, step_seconds: float) -> float:
-    """Return the time of validation for each training step, or 0 without validation."""
     if not validations:
         return 0.0
     excess = [max(0.0, each.run.seconds - each.run.steps * step_seconds) for each in validations]

@@ -62,10 +62,6 @@ class Length(NamedTuple):
     def is_steps(self) -> bool:
         return unit_of(self.name) == "steps"
 
-    @property
-    def at_most(self) -> str:
-        return "up to " if self.may_stop else ""
-
 
 class WatchedScript:
     """Lines that the hooks wrote so far. `read` adds new lines."""

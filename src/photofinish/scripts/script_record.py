@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +44,6 @@ class WholeJob:
     is_hour: bool = False
 
 
-@dataclass(frozen=True)
-class Given:
-    """Facts from a script's plan and files."""
-
-    epochs: int | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    time_limit: float | None = None
-
-
 def missing_length(run: Watched, wanted: Length | None) -> str | None:
     """Return what gives the whole job's length, or None if it is known or the run is whole."""
     length, epoch_steps = whole_length(run, wanted), steps_of_epoch(run)
@@ -77,7 +67,8 @@ def _shown(length: Length) -> str:
     number = round(float(length.value), 2)
     unit = "step" if length.is_steps else "epoch"
     count = counted(int(number) if number.is_integer() else number, unit)
-    return f"{length.at_most}{count} ({length.by})"
+    at_most = "up to " if length.may_stop else ""
+    return f"{at_most}{count} ({length.by})"
 
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
@@ -161,12 +152,19 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
 
 
 def measured_script(
-    name: str, run: Watched, kind: str, host: CpuTarget | GpuTarget, given: Given | None = None
+    name: str,
+    run: Watched,
+    kind: str,
+    host: CpuTarget | GpuTarget,
+    epochs: int | None = None,
+    **of_plan: Any,
 ) -> Measured:
-    """Return the record of a run. If no step was seen, it has one part, which is the run."""
+    """Return the record of a run. If no step was seen, it has one part, which is the run.
+
+    `epochs` is the job's length and `of_plan` has fields of ScriptFacts, from a script's plan.
+    """
     process = run.process or Process()
     figures = run.figures
-    given = given or Given()
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
     counts, loader = process.counts, figures.loader if figures else None
@@ -189,11 +187,10 @@ def measured_script(
         device="cpu" if isinstance(host, CpuTarget) else "gpu",
         script=ScriptFacts(
             command=run.command,
-            files=dict(given.files),
             device_kind=kind,
             precision=process.precision,
             parameter_count=counts["parameter_count"] if counts else None,
-            lengths=tuple(_lengths(run, figures, given)),
+            lengths=tuple(_lengths(run, figures, epochs)),
             steps=figures.steps if figures else 1,
             loader_workers=workers,
             # Each worker loads a batch meanwhile.
@@ -202,7 +199,6 @@ def measured_script(
             else None,
             epoch_share=epoch_share(run),
             samples_per_step=operations.images if operations and process.loaders else None,
-            time_limit=given.time_limit,
             first_steps=process.first_steps,
             step_parts=process.step_parts,
             compiles=process.compiles,
@@ -214,7 +210,7 @@ def measured_script(
             ended=run.ended,
             cuda_at=run.cuda_at,
             is_bound=figures is None and run.least_step_seconds is not None,
-            metrics=dict(given.metrics),
+            **{"files": {}, "metrics": {}} | of_plan,
         ),
         peak_memory_bytes=peak_bytes or None,
         peak_reserved_bytes=process.peak_bytes["reserved_bytes"] or None,
@@ -257,17 +253,10 @@ def _beside(file: str) -> str:
 
 
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
-    if figures is None and run.least_step_seconds is not None:
-        part = TimedPart(
-            seconds=run.least_step_seconds,
-            steps=1.0,
-            epoch=0,
-            holds="steps",
-        )
-        return {"startup_seconds": 0.0, "parts": (part,)}
     if figures is None:
-        seconds = run.ended_at - run.began_at
-        part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="run")
+        part = TimedPart(run.ended_at - run.began_at, 1.0, 0, "run")
+        if run.least_step_seconds is not None:
+            part = TimedPart(run.least_step_seconds, 1.0, 0, "steps")
         return {"startup_seconds": 0.0, "parts": (part,)}
     end_seconds = 0.0
     if run.status == 0:  # it may save or test its model at the end
@@ -285,10 +274,10 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
     }
 
 
-def _lengths(run: Watched, figures: Figures | None, given: Given) -> Iterator[JobLength]:
+def _lengths(run: Watched, figures: Figures | None, epochs: int | None) -> Iterator[JobLength]:
     """Yield the lengths of the whole job, the most reliable one first."""
-    if given.epochs:
-        yield JobLength(value=given.epochs, unit="epochs", by="params.yaml")
+    if epochs:
+        yield JobLength(value=epochs, unit="epochs", by="params.yaml")
     if figures and run.status is not None:
         yield JobLength(value=figures.steps, unit="steps", by=WHOLE_RUN)
     if length := whole_length(run):

@@ -184,7 +184,6 @@ class GraphedSteps:
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
 
     def resized(self, at_once: int) -> GraphedSteps:
-        """Return steps for graphs of another size, not captured yet."""
         return GraphedSteps(self._step, self._criterion, self.recorder, self._batch_size, at_once)
 
     def release(self) -> None:

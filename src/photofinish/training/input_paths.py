@@ -47,7 +47,6 @@ _DEATH_NOTICE_SECONDS = 2.0
 def make_batches(
     experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1
 ) -> Batches:
-    """Return this rank's batches of one part. Only training images are augmented."""
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
         batch_size = validation_batch_size(experiment, part.images, device)
@@ -168,7 +167,6 @@ class AugmentedResidentBatches(ResidentBatches):
         return cropped.view(count, *self._shape), labels
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Yield the images without borders or augmentation."""
         crops = to_device(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self._gather, self._plan.split(crops))
 

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -109,12 +109,6 @@ class Progress:
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, saved: dict[str, Any]) -> Progress:
-        metrics = [EpochMetrics(**values) for values in saved["metrics"]]
-        timings = [EpochTiming(**values) for values in saved["timings"]]
-        return cls(saved["epochs_done"], metrics, timings)
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         self.metrics.append(metrics)

@@ -77,11 +77,8 @@ class Step:
             with self.autocast:
                 if self._team.size > 1:
                     loss = self._share_of_mean(state, number, batch)
-                elif self.custom:
-                    loss = self.custom(state.network, to_input(state, batch))
                 else:
-                    # No name holds the outputs, which may be large, during the backward pass.
-                    loss = self._criterion.mean(*predict(state.network, state, batch))
+                    loss = self.mean_loss(state, batch)
             optimizer.zero_grad()
             scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
         if self._clip_norm:
@@ -91,6 +88,12 @@ class Step:
             scaler.step(optimizer)
         scaler.update()
         return loss
+
+    def mean_loss(self, state: TrainState, batch: Batch) -> torch.Tensor:
+        if self.custom:
+            return self.custom(state.network, to_input(state, batch))
+        # No name holds the outputs, which may be large, during the backward pass.
+        return self._criterion.mean(*predict(state.network, state, batch))
 
     def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
         """Return this rank's share of the batch's mean loss, times the number of ranks.
@@ -166,7 +169,6 @@ class Step:
         return step
 
     def because(self, why: str) -> Step:
-        """Return this step, with the reason for launching it operator by operator."""
         step = copy.copy(self)
         step.why = why
         return step

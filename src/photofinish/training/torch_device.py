@@ -63,7 +63,6 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
 
 
 def _not_available() -> UserError:
-    """Return the error for a missing accelerator, with torch's own reason."""
     message = f"torch {torch.__version__} finds no accelerator it can use"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]

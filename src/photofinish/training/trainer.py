@@ -142,7 +142,6 @@ class Trainer:
         return max(0, (self.last_epoch or self.experiment.epochs) - self.progress.epochs_done)
 
     def epochs_left_out(self) -> int:
-        """Return how many planned epochs a time limit leaves untrained."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
@@ -354,5 +353,8 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress.of(state["progress"])
+        progress = state["progress"]
+        metrics = [EpochMetrics(**values) for values in progress["metrics"]]
+        timings = [EpochTiming(**values) for values in progress["timings"]]
+        self.progress = Progress(progress["epochs_done"], metrics, timings)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch

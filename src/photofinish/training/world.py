@@ -38,7 +38,6 @@ class World:
 
     @property
     def device_count(self) -> int:
-        """Number of devices, over all ranks."""
         return len(self.devices) * self.size
 
     def adapt(self, network: nn.Module) -> nn.Module:
