@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from benchmarks.asked import Photos, Tagger, cnn
 from photofinish.answer.times import job_time
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.models.registry import build_model
 from photofinish.results import TimedPart
 from photofinish.results.job import Job

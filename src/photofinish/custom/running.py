@@ -20,7 +20,6 @@ from photofinish.errors import TerminatedError, UserError
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 OURS = str(Path(__file__).parent.parent)
-"""Folder of this package."""
 
 
 def accepted_arguments(

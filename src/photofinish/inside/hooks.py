@@ -39,7 +39,6 @@ SEEDED, MAPS_CUDA = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MAPS_CUDA"
 LOCK = "running.lock"
 """File in the folder that photofinish locks. It is removed when photofinish ends regularly."""
 OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
-"""Libraries that train without torch."""
 _GRACE_SECONDS, _EXIT_TERMINATED = 10.0, 143
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
-"""Flags of a block."""
 _BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 1.0
 """Shortest length of a block, and the longest."""
 _BLOCK_SHARE = 0.02
@@ -55,7 +54,6 @@ class Recorder:
         self._files = ScriptFiles()
         self._optimizers = Optimizers()
         self._steps: list[int] = []
-        """Number of steps of each optimizer in this block."""
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""

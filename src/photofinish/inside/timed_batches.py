@@ -204,7 +204,6 @@ class NamedLoader:
 
 
 NAMED = "named"
-"""Key of the loader that a script names."""
 
 
 def batches_of(loader: Any) -> float | None:

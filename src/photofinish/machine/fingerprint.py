@@ -49,7 +49,6 @@ class CpuTarget(Record):
     """Machine that `train-cpu` runs on: data/plan/hosts/cpu.json."""
 
     processes: int = 1
-    """Number of processes that train together."""
     threads: int
     """Threads of each process."""
     cpu: CpuFacts
@@ -70,7 +69,6 @@ class GpuTarget(Record):
     output_device: int | None = None
     if_missing: Literal["skip", "fail"]
     accelerators: tuple[AcceleratorFacts, ...]
-    """Accelerators in use."""
     missing: str | None
     threads: int | None
     """Threads of each process."""

@@ -133,7 +133,6 @@ class TimedSteps(NamedTuple):
 
     base: SteadyState
     other: SteadyState | None
-    """Steps on another batch."""
     threads: dict[int, SteadyState]
     """Steps with fewer threads, by their number."""
 

@@ -58,7 +58,6 @@ class Budget:
     loader_seconds: float
     """All measurements of a loader, of which the following are parts."""
     alone_seconds: float
-    """Loading in this process."""
     workers_seconds: float
     """Time after which no further number of workers is tried."""
     stored_seconds: float
@@ -99,7 +98,6 @@ class Way(NamedTuple):
 
     take: Callable[[], object]
     steps: int
-    """Number of steps in a sample."""
     context: Context = nullcontext
     settle: Callable[[], object] = lambda: None
     """Function that takes steps after another way's, which are not timed."""

@@ -34,7 +34,6 @@ REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
     "If this machine has changed, run `dvc repro plan`."
 )
-"""Remedy for a run that is planned for another machine."""
 
 
 @dataclass(frozen=True)

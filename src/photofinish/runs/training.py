@@ -30,7 +30,6 @@ from photofinish.training.world import World
 
 Epochs = tuple[EpochTiming, ...]
 CHECKPOINT_SECONDS = 1.0
-"""Minimum time between two checkpoints."""
 CHECKPOINT_TIMES = 30
 """Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
 KEPT = 2

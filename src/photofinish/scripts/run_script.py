@@ -82,7 +82,6 @@ class Watched:
     status: int | None = 0
     """Exit status, or None if the command was ended here."""
     ended: str | None = None
-    """Reason why it failed or was stopped."""
     output: str = ""
     """Last lines of the output, unless it was shown."""
     cuda_at: str = ""

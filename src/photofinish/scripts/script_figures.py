@@ -116,7 +116,6 @@ class Figures:
 
     steps: int
     epochs: int
-    """Number of epochs that were begun."""
     longest_epoch_steps: int | None
     """Number of steps in the longest epoch that ended, or None if this one is longer."""
     loader: int | None
@@ -129,13 +128,11 @@ class Figures:
     parts: tuple[TimedPart, ...]
     """Parts in the order of time: starts of epochs, and steps."""
     step_seconds: float
-    """Mean duration of a step."""
     waiting_share: float | None
     """Share of a step's time spent waiting for batches, or None if it is not known."""
     validation_step_seconds: float
     """Time of validation for each training step, or 0 without validation."""
     validated_at_end_seconds: float
-    """Time of validation after the last step."""
     idle_share: float
     """Share of the steps in blocks at whose end the device was idle."""
     loop_steps: LoopSteps | None

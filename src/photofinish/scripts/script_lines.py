@@ -18,7 +18,6 @@ _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items
 _FIELDS = (
     "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks", "slow_line",
 )  # fmt: skip
-"""Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0

@@ -38,7 +38,6 @@ class Rank:
     number: int
     """Rank from 0."""
     size: int
-    """Number of processes."""
     local_number: int
     """Rank on this machine, which selects the device."""
 

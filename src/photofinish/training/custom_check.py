@@ -126,7 +126,6 @@ class StepResult(NamedTuple):
     """Outputs of each innermost module in all its calls, for the first few images."""
     gradients: Tensors
     draws: bool
-    """True if the step drew from the device's generator."""
 
     def first_outputs_and_gradients(self) -> tuple[Tensors, Tensors]:
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients

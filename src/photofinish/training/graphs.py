@@ -111,7 +111,6 @@ class GraphedSteps:
 
     kind: Literal["eager", "graph"] = "graph"
     why = ""
-    """Reason for launching steps together, for the record."""
 
     def __init__(
         self,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from photofinish.config.metrics import Metric, Metrics
 
 _NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
-"""Characters that are not allowed in names of MLflow's metrics."""
 
 
 def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:

@@ -32,7 +32,6 @@ class AveragedWeights:
         syncing = [module for module in network.modules() if isinstance(module, nn.SyncBatchNorm)]
         shared = {id(module.process_group): module.process_group for module in syncing}
         self.network = copy.deepcopy(network, shared)
-        """Network with the averaged weights."""
         self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         self._pairs = [*self.network.parameters()], [*network.parameters()]
 

@@ -40,7 +40,6 @@ class Step:
         self.autocast = autocast(team.devices[0], experiment.precision)
         """Context of the forward pass and the loss, entered in each step, but not inside itself."""
         self.why = ""
-        """Reason for launching steps one by one, for the record."""
 
     def __call__(
         self,
@@ -76,7 +75,14 @@ class Step:
         else:
             with self.autocast:
                 if self._team.size > 1:
-                    loss = self._share_of_mean(state, number, batch)
+                    # DDP averages gradients over ranks, which gives the gradient of the whole
+                    # batch's mean, even if shares are uneven.
+                    total, weight = self._sum_and_weight(state, batch)
+                    if isinstance(weight, torch.Tensor):
+                        whole: Weight = self._team.all_reduce(weight)
+                    else:
+                        whole = self._samples(number, batch)
+                    loss = total * (self._team.size / whole)
                 else:
                     loss = self.mean_loss(state, batch)
             optimizer.zero_grad()
@@ -94,17 +100,6 @@ class Step:
             return self.custom(state.network, to_input(state, batch))
         # No name holds the outputs, which may be large, during the backward pass.
         return self._criterion.mean(*predict(state.network, state, batch))
-
-    def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Return this rank's share of the batch's mean loss, times the number of ranks.
-
-        DDP averages gradients over ranks, which gives the gradient of the whole batch's mean, even
-        if shares are uneven.
-        """
-        total, weight = self._sum_and_weight(state, batch)
-        if isinstance(weight, torch.Tensor):
-            return total * (self._team.size / self._team.all_reduce(weight))
-        return total * (self._team.size / self._samples(number, batch))
 
     def _samples(self, number: int, batch: Batch) -> Weight:
         """Return the number of samples in a batch, over all ranks, as custom code may change it."""

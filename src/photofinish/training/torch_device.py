@@ -148,22 +148,18 @@ def memory_format(
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"
-    is_unsafe = device.type == "cpu" and any(map(_is_unsafe_channels_last, convolutions))
+    # In the strided 1x1 shortcut of a narrow residual network, oneDNN writes past its memory.
+    # Gradients are wrong or the process crashes, seen with torch 2.14
+    # (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    is_unsafe = device.type == "cpu" and any(
+        max(layer.kernel_size) == 1 < max(layer.stride)
+        and layer.in_channels // layer.groups < _ONEDNN_BLOCK_CHANNELS
+        for layer in convolutions
+    )
     is_unsafe |= hasattr(network, "needs_contiguous")
     if not convolutions or is_fp32_cuda or is_unsafe or device.type == "mps":
         return torch.contiguous_format
     return torch.channels_last
-
-
-def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
-    """Return True for the strided 1x1 shortcut of a narrow residual network.
-
-    oneDNN writes past its memory there. Gradients are wrong or the process crashes, seen with torch
-    2.14 (https://github.com/uxlfoundation/oneDNN/issues/6035).
-    """
-    channels = convolution.in_channels // convolution.groups
-    is_strided_1x1 = max(convolution.kernel_size) == 1 and max(convolution.stride) > 1
-    return is_strided_1x1 and channels < _ONEDNN_BLOCK_CHANNELS
 
 
 def to_memory_format(images: Any, layout: torch.memory_format) -> Any:

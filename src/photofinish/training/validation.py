@@ -36,7 +36,6 @@ class Scores(NamedTuple):
     """Number of correct predictions. A custom step counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
-    """Outputs and targets, if a metric needs them."""
 
 
 class Sums(NamedTuple):
@@ -67,7 +66,6 @@ class Validator:
         self._criterion, self._autocast = criterion, step.autocast
         self._team, self._metric = team, metric
         self._captured: tuple[Recorded[Scores], TrainState, list[Batch]] | None = None
-        """Captured validation, and what it reads."""
         is_judged = self._custom is None
         self.has_accuracy = is_judged and task.has_accuracy
         if rule is None or rule.monitor == "validation_loss":
