@@ -91,7 +91,7 @@ def make_job(make_run: MakeRun, small_split: PackedSplit, device: torch.device) 
     def make(on: torch.device = device, data: PackedSplit = small_split, **settings: Any) -> Setup:
         run = make_run(data.folder, **settings)
         configure_torch(on, run.experiment.precision, threads=1)
-        return Setup(run, on, World(on))
+        return Setup(run, World(on))
 
     yield make
     torch.set_deterministic_debug_mode("default")

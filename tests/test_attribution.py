@@ -287,7 +287,7 @@ def test_a_step_that_cannot_be_profiled_has_a_reason(
 ) -> None:
     for name in ("measure_attribution", "count_operations"):
         monkeypatch.setattr(attribution, name, Mock(side_effect=error))
-    trainer = Setup(make_run(epochs=1), CPU, team).new_trainer()
+    trainer = Setup(make_run(epochs=1), team).new_trainer()
     further = profile(trainer, 1e-3, Budget.of(0.0))
     assert further.get("attribution") is None
     assert str(further["not_attributed"]).startswith(why)

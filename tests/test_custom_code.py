@@ -252,7 +252,7 @@ def check(run_of: Callable[[str], Run]) -> Check:
     """Do what a training stage does first: build the network twice, and take two steps."""
 
     def run(source: str) -> None:
-        setup = Setup(run_of(source), CPU, World(CPU))
+        setup = Setup(run_of(source), World(CPU))
         setup.check_custom_code(setup.new_network())
 
     return run
@@ -427,7 +427,7 @@ def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
 )
 def test_a_loss_or_step_with_state_is_refused(make_run: MakeRun, functions: dict[str, str]) -> None:
     own = {key: {"name": f"{recipe.__file__}:{name}"} for key, name in functions.items()}
-    setup = Setup(make_run(**own, custom_code={"recipe": ""}), CPU, World(CPU))
+    setup = Setup(make_run(**own, custom_code={"recipe": ""}), World(CPU))
     with pytest.raises(UserError, match="doesn't repeat"):
         setup.check_custom_code(setup.new_network())
 

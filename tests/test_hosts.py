@@ -449,7 +449,7 @@ AROUND = {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000"}
 
 
 def test_resident_batches_must_fit(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = setup.Setup(make_run(input={"name": "loader"}), CPU, World(CPU)).new_trainer()
+    trainer = setup.Setup(make_run(input={"name": "loader"}), World(CPU)).new_trainer()
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     assert resident_batches(trainer, batches, batches.dataset.part) is not None

@@ -42,8 +42,8 @@ def main() -> None:
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup, torch_configured
 
-    with team_for(run, None) as (device, team), torch_configured(run, device, team):
-        trainer = Setup(run, device, team).new_trainer()
+    with team_for(run, None) as team, torch_configured(run, team):
+        trainer = Setup(run, team).new_trainer()
         turns = Turns(trainer)
         for other in others:
             _check_modules(Path(other))

@@ -8,8 +8,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
 from photofinish.measure.attribution import attempt, count, profile
@@ -37,12 +35,7 @@ _SLOW_STEPS = 20
 
 
 def measure(
-    run: Run,
-    device: torch.device,
-    team: World,
-    most_seconds: float | None,
-    epochs: int,
-    waited_seconds: float,
+    run: Run, team: World, most_seconds: float | None, epochs: int, waited_seconds: float
 ) -> Measured | None:
     """Measure a job of so many epochs, for about `most_seconds`. Return None on ranks but 0.
 
@@ -50,8 +43,8 @@ def measure(
     well succeed. Of slow steps only the parts and a count are taken.
     """
     clock = JobClock(NoTracker(), waited_seconds)
-    with torch_configured(run, device, team):
-        setup = Setup(run, device, team)
+    with torch_configured(run, team):
+        setup = Setup(run, team)
         network = setup.new_network(clock.excluded)
         initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         with clock.excluded():
@@ -63,7 +56,7 @@ def measure(
         clock.include(warm_up.first_seconds)
         clock.startup_ended()
         job_seconds = epochs * trainer.steps_per_epoch * step_seconds
-        in_one_block = device == CPU and team.size == 1
+        in_one_block = setup.device == CPU and team.size == 1
         budget = Budget.of(job_seconds, most_seconds, in_one_block=in_one_block)
         load = setup.load_monitor()
         parts, validation_seconds = take_parts(trainer, step_seconds, budget.parts_seconds, epochs)

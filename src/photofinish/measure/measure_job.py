@@ -55,8 +55,8 @@ def measure_job(
         nullcontext(0.0) if rank else exclusive_machine(what) as lock,
     ):
         try:
-            with team_for(run, rank) as (own_device, team):
-                measured = measure(run, own_device, team, seconds, epochs, lock)
+            with team_for(run, rank) as team:
+                measured = measure(run, team, seconds, epochs, lock)
         except NoAcceleratorError as error:
             _write_missing(run, str(error))
             return None

@@ -105,17 +105,14 @@ def failures_left_to_the_stage() -> Iterator[None]:
 
 
 @contextmanager
-def team_for(run: Run, rank: Rank | None) -> Iterator[tuple[torch.device, World]]:
-    """Yield this process's device and world.
-
-    Every process raises NoAcceleratorError before it connects to the others.
-    """
+def team_for(run: Run, rank: Rank | None) -> Iterator[World]:
+    """Yield this process's world. It raises NoAcceleratorError before it connects to the others."""
     device = _own_device(run, rank)
     if rank is None or rank.size == 1:
-        yield device, _world_of_one(run, device)
+        yield _world_of_one(run, device)
         return
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    yield device, DistributedWorld(rank.number, rank.size, device)
+    yield DistributedWorld(rank.number, rank.size, device)
     dist.destroy_process_group()  # not after an error, as this waits for processes that may be gone
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
-import torch
 from torch import nn
 
 from photofinish.config.experiment import Experiment
@@ -33,7 +32,7 @@ from photofinish.training.world import World
 
 
 @contextmanager
-def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[None]:
+def torch_configured(run: Run, team: World) -> Iterator[None]:
     """Configure torch for the run. In this block, errors have the experiment's name."""
     experiment = run.experiment
     runs_custom_code = bool(experiment.custom_code)
@@ -41,15 +40,15 @@ def torch_configured(run: Run, device: torch.device, team: World) -> Iterator[No
         failures_explained(run.name, experiment, team, runs_custom_code=runs_custom_code),
         nondeterminism_explained(experiment),
     ):
-        configure_torch_for(experiment, device, run.host.threads or 1)
+        configure_torch_for(experiment, team.devices[0], run.host.threads or 1)
         yield
 
 
 class Setup:
     """Data of a run in one process, and a factory of networks and trainers."""
 
-    def __init__(self, run: Run, device: torch.device, team: World) -> None:
-        self.run, self.device, self.team = run, device, team
+    def __init__(self, run: Run, team: World) -> None:
+        self.run, self.team, self.device = run, team, team.devices[0]
         clock = team.clock()
         started_seconds = clock.now_seconds()
         self.split = PackedSplit(run.data)
@@ -134,7 +133,7 @@ class Setup:
     def load_monitor(self) -> LoadMonitor:
         loader = self.run.experiment.input
         has_workers = loader.name == "loader" and loader.workers > 0
-        gpu_state = nvidia_gpu_state(nvidia_uuid(self.team.devices[0]))
+        gpu_state = nvidia_gpu_state(nvidia_uuid(self.device))
         shares_cores = self.run.host.processes > 1 or has_workers
         return LoadMonitor(gpu_state, own_processes_share_cores=shares_cores)
 

@@ -7,8 +7,6 @@ training/losses.py. Checkpoints and limits are in runs/training.py.
 
 from __future__ import annotations
 
-import torch
-
 from photofinish.files import state_folder
 from photofinish.results import passed_seconds, records
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
@@ -38,28 +36,22 @@ def train_rank(
     """
     with failures_left_to_the_stage():
         try:
-            with team_for(run, rank) as (device, team):
-                train(run, device, team, tracker, waited_seconds)
+            with team_for(run, rank) as team:
+                train(run, team, tracker, waited_seconds)
         except NoAcceleratorError as error:
             return str(error)
     return None
 
 
-def train(
-    run: Run,
-    device: torch.device,
-    team: World,
-    tracker: Tracker | NoTracker,
-    waited_seconds: float,
-) -> None:
+def train(run: Run, team: World, tracker: Tracker | NoTracker, waited_seconds: float) -> None:
     """Train from the last checkpoint, if any, and write the results."""
     if team.is_main:
         prune_checkpoints(state_folder() / "checkpoints")
-    with torch_configured(run, device, team):
-        timings = _train_own_seed(run, device, team, tracker, waited_seconds)
+    with torch_configured(run, team):
+        timings = _train_own_seed(run, team, tracker, waited_seconds)
         spent_seconds = timings.total_seconds + sum(map(passed_seconds, timings.repeats))
         last_epoch = len(timings.epochs) if timings.epochs_left else None
-        seeds = train_further_seeds(run, device, team, spent_seconds, last_epoch)
+        seeds = train_further_seeds(run, team, spent_seconds, last_epoch)
     if team.is_main:
         timings = timings.model_copy(update={"seeds": seeds})
         if timings != run.finished_times():
@@ -71,15 +63,11 @@ def train(
 
 
 def _train_own_seed(
-    run: Run,
-    device: torch.device,
-    team: World,
-    tracker: Tracker | NoTracker,
-    waited_seconds: float,
+    run: Run, team: World, tracker: Tracker | NoTracker, waited_seconds: float
 ) -> records.TrainingTimes:
     """Train from the experiment's own seed, then train its repeats. Write `model/`."""
     clock = JobClock(tracker, waited_seconds)
-    setup = Setup(run, device, team)
+    setup = Setup(run, team)
     training = FirstTraining(setup, clock)
     monitor = setup.load_monitor()
     with training.display.bar:

@@ -220,7 +220,7 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
 
 
 def train_further_seeds(
-    run: Run, device: torch.device, team: World, spent_seconds: float, last_epoch: int | None
+    run: Run, team: World, spent_seconds: float, last_epoch: int | None
 ) -> tuple[Epochs, ...]:
     """Train from each further seed, write the results, and return the epochs of each seed.
 
@@ -230,7 +230,7 @@ def train_further_seeds(
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
-        setup = Setup(replace(run, experiment=experiment), device, team)
+        setup = Setup(replace(run, experiment=experiment), team)
         training = Training(setup, setup.new_network(), f"seed {seed}", spent_seconds, last_epoch)
         training.run()
         progress = training.trainer.progress
