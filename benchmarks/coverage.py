@@ -164,7 +164,7 @@ def train(job: str, seconds: float, file: Path) -> None:
     step = JOBS[job]()
     for _ in range(3):
         step()
-    load, blocks, ends = LoadMonitor(GpuState), [], time.perf_counter() + seconds
+    load, blocks, ends = LoadMonitor(nvidia_gpu_state(None)), [], time.perf_counter() + seconds
     while time.perf_counter() < ends:
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < _BLOCK_SECONDS:

@@ -41,8 +41,7 @@ from photofinish.runs.training import CheckpointStore
 from photofinish.stage.process import seconds_since_process_start
 from photofinish.training.batches import Batch
 from photofinish.training.custom_check import validate_custom_model
-from photofinish.training.custom_step import step_with_a_loss
-from photofinish.training.losses import Loss
+from photofinish.training.losses import Loss, step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 

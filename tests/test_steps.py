@@ -38,7 +38,7 @@ from photofinish.measure.loader_tries import OneInput, with_input
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import Tried
 from photofinish.training import graphs
-from photofinish.training.custom_step import BatchTransform
+from photofinish.training.batches import BatchTransform
 from photofinish.training.graphs import Steps, choose_steps
 from photofinish.training.trainer import Trainer
 

@@ -23,10 +23,9 @@ from photofinish.nested import call_with, map_nested, samples_in
 from photofinish.results.records import TrainingRecord
 from photofinish.results.trained import DeviceEvaluation
 from photofinish.training.batches import Batch, Normaliser, has_live_inputs, part_of
-from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.input_paths import validation_batch_size
 from photofinish.training.loading import LoadedSamples
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss, step_with_a_loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.torch_device import CPU
 

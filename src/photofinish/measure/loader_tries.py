@@ -28,8 +28,7 @@ from photofinish.measure.loader_times import (
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.results.measurements import CLEARLY_FASTER, InTurns, LoaderTimes, Tried, TriedBy
-from photofinish.training.batches import Batches, Part
-from photofinish.training.custom_step import BatchTransform
+from photofinish.training.batches import Batches, BatchTransform, Part
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.state import TrainState

@@ -24,7 +24,7 @@ from photofinish.runs.initial_record import JobClock, process_fields, training_r
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.tracking.client import NoTracker
-from photofinish.training.custom_step import step_with_a_loss
+from photofinish.training.losses import step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World

@@ -20,11 +20,10 @@ from photofinish.models.registry import build_model
 from photofinish.runs.run import Run
 from photofinish.training.batches import Batches, part_of
 from photofinish.training.custom_check import fails_in_channels_last, validate_custom_model
-from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.failures import failures_explained, nondeterminism_explained
 from photofinish.training.input_paths import make_batches
 from photofinish.training.loading import LoadedSamples, SampleKind
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss, step_with_a_loss
 from photofinish.training.optimizer import build_optimizers
 from photofinish.training.torch_device import configure_torch_for, nvidia_uuid
 from photofinish.training.trainer import Trainer

@@ -17,14 +17,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from photofinish.config.pytorch_names import TRANSFORMS
 from photofinish.custom.reference import CodeReference
-from photofinish.custom.running import as_function, run_custom_code, seed_generators
+from photofinish.custom.running import (
+    accepted_arguments,
+    as_function,
+    run_custom_code,
+    seed_generators,
+)
 from photofinish.errors import ConfigError, UserError
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import as_nested, leaves, map_nested, samples_in
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import Augmentation, Sampler
+    from photofinish.config.experiment import Augmentation, BatchTransformSettings, Sampler
     from photofinish.data import PartName
     from photofinish.data.packed import PackedSplit
 
@@ -290,6 +296,30 @@ def balanced_weights(targets: Any) -> torch.Tensor:
         raise refused
     labels = torch.cat([targets, targets.sum(dim=1, keepdim=True) == 0], dim=1).double()
     return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)
+
+
+class BatchTransform:
+    """Transform of training batches on the device, seeded by (seed, epoch, batch)."""
+
+    def __init__(
+        self,
+        settings: BatchTransformSettings,
+        seed: int,
+        classes: int,
+    ) -> None:
+        self._name, self._seed = settings.name, seed
+        custom = TRANSFORMS.reference(settings.name).load()
+        with run_custom_code(f"batch_transform {settings.name} can't be made"):
+            offered = {"num_classes": classes}
+            arguments = accepted_arguments(custom, offered, settings.arguments)
+            self._call = as_function(custom, arguments)
+
+    def __call__(self, batch: Batch, epoch: int, number: int) -> Batch:
+        seed = derived_seed("batch", self._seed, epoch, number) % SEEDS
+        failing = f"batch_transform {self._name} fails on batch {number} of epoch {epoch + 1}"
+        with generators_seeded(seed), run_custom_code(failing):
+            inputs, targets = self._call(*batch)
+        return inputs, targets
 
 
 Wait = tuple[float, float]

@@ -1,4 +1,4 @@
-"""Forward passes and their losses: PyTorch's, by name, and custom losses."""
+"""Forward passes and their losses: PyTorch's, by name, custom losses and custom steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from photofinish.training.torch_device import to_memory_format
 
 if TYPE_CHECKING:
     from photofinish.config import loss_settings as params
-    from photofinish.config.experiment import Experiment
+    from photofinish.config.experiment import Experiment, StepSettings
     from photofinish.data import TaskName
     from photofinish.training.batches import Batch
     from photofinish.training.state import TrainState
@@ -229,3 +229,30 @@ def _loss_problem(loss: str | None, task: Task) -> str | None:
     elif task.name == "labels" and loss in TASKS["values"].losses:
         problem += ". For values that happen to be 0 or 1, set task: values for the data set"
     return problem
+
+
+class CustomStep:
+    """Custom function of (network, batch), and of the optimizers if it steps them itself."""
+
+    def __init__(self, settings: StepSettings, *, trains: bool = True) -> None:
+        self._name, self.trains = settings.name, trains
+        self._call: Callable[..., Any] = as_function(
+            CodeReference.of(settings.name).load(), settings.arguments
+        )
+
+    def __call__(self, *arguments: Any) -> torch.Tensor:
+        """Return the batch's loss. Raise UserError if the loss is not a scalar."""
+        with run_custom_code(f"step {self._name} fails"):
+            loss = self._call(*arguments)
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            raise UserError(
+                f"step {self._name} returns {loss!r:.100}: it must return one number, a tensor "
+                f"without dimensions, the mean loss of the batch"
+            )
+        return loss
+
+
+def step_with_a_loss(experiment: Experiment) -> CustomStep | None:
+    """Return the custom step of (network, batch) that returns a loss, or None."""
+    validation, settings = experiment.validation_step, experiment.validation_step or experiment.step
+    return CustomStep(settings, trains=not validation) if settings else None

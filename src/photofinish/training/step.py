@@ -12,8 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from photofinish.nested import samples_in
 from photofinish.training.batches import Batch, Batches, split_batch
-from photofinish.training.custom_step import CustomStep
-from photofinish.training.losses import Loss, Weight, predict, to_input
+from photofinish.training.losses import CustomStep, Loss, Weight, predict, to_input
 from photofinish.training.torch_device import autocast
 
 if TYPE_CHECKING:

@@ -22,13 +22,19 @@ import torch
 from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming, TimedPart
-from photofinish.training.batches import Batch, Batches, Wait, noting_waits, seed_epoch
-from photofinish.training.custom_step import BatchTransform, check_several_optimizers
+from photofinish.training.batches import (
+    Batch,
+    Batches,
+    BatchTransform,
+    Wait,
+    noting_waits,
+    seed_epoch,
+)
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, Steps, choose_steps
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.losses import Loss
-from photofinish.training.optimizer import build_optimizers
+from photofinish.training.optimizer import build_optimizers, check_several_optimizers
 from photofinish.training.state import AveragedWeights, Progress, TrainedPart, TrainState, put_back
 from photofinish.training.step import Step
 from photofinish.training.torch_device import (
