@@ -7,23 +7,27 @@ training/losses.py. Checkpoints and limits are in runs/training.py.
 
 from __future__ import annotations
 
-from photofinish.files import state_folder
-from photofinish.results import passed_seconds, records
+from itertools import chain
+
+from photofinish.files import sha256_of_bytes, state_folder, write_bytes_atomically
+from photofinish.results import median_training_seconds, passed_seconds, records
+from photofinish.results.learned import weights_of
+from photofinish.results.pass_times import Overhead, StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.initial_record import JobClock
-from photofinish.runs.outcome import readings_of, timings_of, write_model
+from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup, torch_configured
 from photofinish.runs.training import (
     CheckpointStore,
     FirstTraining,
+    Training,
     prune_checkpoints,
     train_further_seeds,
     train_repeats,
 )
 from photofinish.stage.process import Rank
 from photofinish.tracking.client import NoTracker, Tracker
-from photofinish.training.torch_device import NoAcceleratorError
+from photofinish.training.torch_device import NoAcceleratorError, peak_host_memory_bytes
 from photofinish.training.world import World
 
 
@@ -69,15 +73,15 @@ def _train_own_seed(
     clock = JobClock(tracker, waited_seconds)
     setup = Setup(run, team)
     training = FirstTraining(setup, clock)
-    monitor = setup.load_monitor()
+    trainer, monitor = training.trainer, setup.load_monitor()
     with training.display.bar:
         training.restore()
         with clock.excluded():
-            warm_up = training.trainer.prepare()
+            warm_up = trainer.prepare()
         clock.include(warm_up.first_seconds)
         clock.startup_ended()
         tracker.wait_until_ready()
-        epochs_before = training.trainer.progress.epochs_done
+        epochs_before = trainer.progress.epochs_done
         monitor.begin()
         started_seconds = training.spent_seconds()
         for metrics, timing in training.epochs():
@@ -85,22 +89,57 @@ def _train_own_seed(
             monitor.epoch_ended()
         loop_seconds = training.spent_seconds() - started_seconds
         monitor.training_ended()
-        readings = readings_of(training, epochs_before, loop_seconds)
+        epochs = tuple(trainer.progress.timings)
+        overhead = Overhead(
+            seconds=max(0.0, loop_seconds - passed_seconds(epochs[epochs_before:])),
+            checkpoint_seconds=training.checkpoint_seconds,
+        )
+        host_bytes = team.all_gather_object(peak_host_memory_bytes())
+        peak_memory_bytes = team.peak_memory_bytes()
     with clock.excluded():
         repeats = train_repeats(training, monitor)
     if team.is_main:
-        write_model(training)
-    timings = timings_of(
-        training,
-        clock,
-        repeats,
-        load=tuple(monitor.windows),
+        _write_model(training)
+    steps, image_count = trainer.steps, setup.training.image_count
+    timings = records.TrainingTimes(
+        **process_fields(setup, clock),
+        data_seconds=setup.data_seconds,
         warm_up_seconds=warm_up.seconds,
+        steps_taken=StepsTaken(kind=steps.kind, at_once=steps.at_once, why=steps.why),
+        epochs=epochs,
+        epochs_left=trainer.epochs_left_out(),
         total_seconds=clock.elapsed_seconds(),
-        **readings,
+        tracking_seconds=clock.tracker.waited_seconds,
+        resumed_at_epochs=training.resumed_at_epochs,
+        training_image_count=image_count,
+        steps_per_epoch=trainer.steps_per_epoch,
+        images_per_second=image_count / median_training_seconds(chain(epochs, *repeats)),
+        repeats=repeats,
+        overhead=overhead,
+        load=tuple(monitor.windows),
+        identity=run.identity(),
+        peak_memory_bytes=peak_memory_bytes,
+        peak_host_memory_bytes=max(filter(None, host_bytes), default=None),
     )
     kept = run.finished_times() if team.is_main else None
     if kept and (kept.epochs, kept.repeats) == (timings.epochs, timings.repeats):
         timings = kept  # this process only writes the result again
     training.display.ended(timings, run.costs.so_far(timings.total_seconds))
     return timings
+
+
+def _write_model(training: Training) -> None:
+    """Write the model. Every file here must have equal bytes for two trainings on one machine."""
+    setup, trainer = training.setup, training.trainer
+    folder = setup.run.out / records.MODEL
+    weights = weights_of(trainer.result)
+    write_bytes_atomically(folder / records.WEIGHTS, weights)
+    if setup.run.experiment.save_weights == "every_epoch":
+        for epoch in range(1, trainer.progress.epochs_done + 1):  # a killed process may leave more
+            path = training.epoch_weights(epoch)
+            write_bytes_atomically(folder / records.EPOCHS / path.name, path.read_bytes())
+    records.write_history(folder, trainer.progress.metrics)
+    record = training_record(setup, trainer, training.initial_weights_sha256).model_copy(
+        update={"weights_sha256": sha256_of_bytes(weights)}
+    )
+    records.write_record(folder / records.RECORD, record)
