@@ -40,8 +40,6 @@ _LEAST_SHARE = 0.1
 
 
 class StepCount(NamedTuple):
-    """Counts of one forward and backward pass."""
-
     in_double: bool
     flops: int
     kernels: int
@@ -244,10 +242,9 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _precision(values: Tensor, kind: str) -> str:
-    """Return the precision of a product.
+    """PyTorch's flags let float32 products compute in TF32.
 
-    PyTorch's flags let float32 products compute in TF32. By default, convolutions and recurrent
-    layers do.
+    By default, convolutions and recurrent layers do.
     """
     precision = _PRECISIONS.get(values.dtype, "other")
     if precision != "fp32":

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class FusedCount(NamedTuple):
-    """Count of an operator, forward and backward."""
-
     flops: int
     kernels: int
     saved: tuple[Tensor, ...]

@@ -42,8 +42,6 @@ _clock = time.perf_counter
 
 
 class Recorder:
-    """Recorder of a process's training, which writes measurements line by line."""
-
     def __init__(self, folder: Path) -> None:
         self._lines = LineFile(folder)
         self.note = self._lines.note

@@ -94,7 +94,6 @@ def _are_hidden() -> bool:
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
-    """Return the accelerators that the settings select, or an empty list and the reason."""
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
         available = here[kind]

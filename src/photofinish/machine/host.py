@@ -134,7 +134,6 @@ def available_memory_bytes() -> int:
 
 
 def mac_cpu_name() -> str:
-    """Return the name of a Mac's chip, or nothing on other systems."""
     if platform.system() != "Darwin":
         return ""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]

@@ -260,10 +260,7 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 
 def waited_for_core_seconds() -> dict[str, float]:
-    """Return how long threads of this process waited for a core. Empty if the system has no count.
-
-    https://docs.kernel.org/scheduler/sched-stats.html
-    """
+    """Empty if the system has no count: https://docs.kernel.org/scheduler/sched-stats.html"""
     files = Path("/proc/self/task").glob("*/schedstat")
     fields = {file.parent.name: read_or_empty(file).split() for file in files}
     return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}

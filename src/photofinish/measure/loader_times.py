@@ -71,10 +71,7 @@ def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
 
 
 def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
-    """Load batches of `size` samples, and return the time of a batch.
-
-    It is the median, so that a batch that waited for a core counts little.
-    """
+    """Return the median time of a batch, so that one that waited for a core counts little."""
     next(batches)
     batch_seconds: list[float] = []
     began_at = ended_at = time.perf_counter()

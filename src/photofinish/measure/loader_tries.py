@@ -51,8 +51,6 @@ _MOST_LOADERS = 2
 
 
 class OneInput(NamedTuple):
-    """Input of a training, or another one to try."""
-
     settings: Input
     batches: Batches
     by: TriedBy | None = None
@@ -102,10 +100,7 @@ def try_inputs(
     ends_seconds: float,
     resident: Batches | None = None,
 ) -> tuple[Tried, ...]:
-    """Time some steps with each input that may be faster, and as it is, until a deadline.
-
-    `resident` are resident batches, if the samples fit on the device.
-    """
+    """Time some steps with each input that may be faster, and as it is, until a deadline."""
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     settings = batches.settings

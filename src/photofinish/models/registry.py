@@ -115,7 +115,13 @@ def _torchvision_classifier(
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:
-        _load_published(network, weights)
+        state = torch.load(weights, map_location="cpu", weights_only=True)
+        for name in list(state):  # in place, because the dict also holds the modules' versions
+            if name.startswith(_AUXILIARY):
+                del state[name]
+            elif _OLD_DENSENET_NAME.search(name):
+                state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
+        network.load_state_dict(state)
     if is_published:
         replace_last_layer(network, classes)
     _try(model, network.eval(), shape)
@@ -149,13 +155,3 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
     else:
         new = nn.Conv2d(last.in_channels, classes, last.kernel_size[0], bias=bias)
     network.set_submodule(name, new)
-
-
-def _load_published(network: nn.Module, weights: Path) -> None:
-    state = torch.load(weights, map_location="cpu", weights_only=True)
-    for name in list(state):  # in place, because the dict also holds the modules' versions
-        if name.startswith(_AUXILIARY):
-            del state[name]
-        elif _OLD_DENSENET_NAME.search(name):
-            state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
-    network.load_state_dict(state)

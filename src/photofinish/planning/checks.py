@@ -26,7 +26,6 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
-    """Yield the paths that can't be used, and the names that reference/ lacks."""
     project = project_root().resolve()
     for name, dataset in params.datasets.items():
         for place in dataset.paths():

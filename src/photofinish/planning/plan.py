@@ -112,8 +112,5 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
 
 
 def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
-    """Return the hashes of custom code.
-
-    Classes of PyTorch need no hash, because the device's file has PyTorch's version.
-    """
+    """Classes of PyTorch need no hash, because the device's file has PyTorch's version."""
     return custom_code_hashes([part.reference for part in parts if part.is_custom])

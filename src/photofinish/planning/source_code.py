@@ -46,7 +46,6 @@ class StageCode(RootModel[dict[str, str]]):
 
 
 def stage_code(script: Path) -> StageCode:
-    """Return the files that a stage runs: its script, and photofinish's files."""
     without = () if script.stem == "compare" else _SHOWS
     name = f"{script.parent.name}/{script.name}"
     return StageCode({**_hashes(_imports(script), without), name: _sha256(script)})

@@ -61,10 +61,7 @@ class Setup:
     def new_network(
         self, excluded: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> nn.Module:
-        """Build the network with its initial weights, on the CPU.
-
-        The first call tries a custom network in channels_last, within `excluded`.
-        """
+        """The first call tries a custom network in channels_last, within `excluded`."""
         run, sample = self.run, self.sample
         model, precision = run.experiment.model, run.experiment.precision
         classes = len(self.split.manifest.class_names)

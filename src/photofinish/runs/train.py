@@ -34,10 +34,7 @@ from photofinish.training.world import World
 def train_rank(
     run: Run, rank: Rank | None, tracker: Tracker | NoTracker, waited_seconds: float = 0.0
 ) -> str | None:
-    """Train `run` as one of its ranks. Return None, or the reason for a missing device.
-
-    `waited_seconds` is the time that this process waited for its locks.
-    """
+    """Train `run` as one of its ranks. Return None, or the reason for a missing device."""
     with failures_left_to_the_stage():
         try:
             with team_for(run, rank) as team:

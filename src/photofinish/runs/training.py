@@ -100,10 +100,7 @@ class Training:
                     epoch_ended()
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the epochs that are left.
-
-        Between epochs, check the limits, show the epoch, and save a checkpoint if it is due.
-        """
+        """Between epochs, check the limits, show the epoch, and save a checkpoint if it is due."""
         for metrics, timing in self.trainer.epochs():
             self._epoch_trained(metrics.epoch)
             if self.team.is_main:

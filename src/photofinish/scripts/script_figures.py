@@ -166,10 +166,7 @@ class _Placed(NamedTuple):
 
 
 def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
-    """Return the figures of runs, or None before a step could be timed.
-
-    `named` is the number of the loader that the script names.
-    """
+    """Return None before a step could be timed. `named` is the loader that the script names."""
     steps = sum(run.steps for run in runs)
     loader = _main_loader(runs, steps) if named is None else named
     placed = list(_placed(runs, steps, loader))

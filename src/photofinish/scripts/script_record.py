@@ -36,8 +36,6 @@ FOLDER, ANSWER = "rented-", "photofinish-answer.json"
 
 @dataclass(frozen=True)
 class WholeJob:
-    """Training of a number of epochs, each of a number of steps."""
-
     name: str
     epochs: float
     epoch_steps: float

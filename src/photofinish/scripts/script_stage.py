@@ -51,7 +51,6 @@ _GRACE_SECONDS = 5.0
 
 
 def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
-    """Run a script on one device, or record that the device is missing."""
     plan = read_plan(plan_file, ScriptPlan)
     host = read_host(device, host_file)
     check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")

@@ -78,8 +78,6 @@ def bytes_of_a_sample(batch: Batch) -> int:
 
 
 class Batches(Protocol):
-    """Batches of one part of a split, from any input path."""
-
     image_count: int
     batch_size: int
     _plan: BatchPlan
@@ -159,7 +157,6 @@ def has_live_inputs(split: PackedSplit) -> bool:
 
 
 def part_of(split: PackedSplit, name: PartName) -> Part:
-    """Return a part, either packed or read from the data set."""
     manifest = split.manifest
     normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
     if not has_live_inputs(split):

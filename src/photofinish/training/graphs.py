@@ -66,7 +66,7 @@ class CapturedSteps:
         record: Callable[[Callable[[], torch.Tensor]], Recorded[torch.Tensor]],
         number: int = 0,
     ) -> None:
-        """Capture steps on an epoch's batches from `number` on."""
+        """Capture steps on an epoch's batches, from the batch `number`."""
         self.count = len(batches)
         device = tensors_of(batches[0])[0].device
         groups = len(state.optimizer.param_groups)

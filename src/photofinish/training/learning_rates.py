@@ -48,10 +48,9 @@ def override_groups(
 
 
 class DeviceLearningRates:
-    """Learning rates of the next steps, on the device.
+    """A captured step reads its slot at each replay. Rates are float32.
 
-    A captured step reads its slot at each replay. Rates are float32. An accelerator's eager steps
-    read slots, too, so that both kinds of steps compute equal bits.
+    An accelerator's eager steps read slots, too, so that both kinds of steps compute equal bits.
     """
 
     def __init__(self, count: int, groups: int, device: torch.device) -> None:

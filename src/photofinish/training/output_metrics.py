@@ -49,10 +49,7 @@ def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> f
 def custom_scores(
     metrics: Metrics, task: Task, outputs: Any, targets: Any, class_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
-    """Return the finite scores of the custom metrics.
-
-    A metric with a number for each class or label has a score for each: `f1_score cat`.
-    """
+    """A metric with a number for each class or label has a score for each: `f1_score cat`."""
     scores = {}
     for metric in metrics:
         numbers = _custom_score(metric, task, outputs, targets)

@@ -56,8 +56,6 @@ class TrainedPart(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """Objects that a training step changes."""
-
     network: nn.Module
     """Network that a step calls, which is wrapped for several devices."""
     optimizers: list[torch.optim.Optimizer]

@@ -59,8 +59,6 @@ _LARGE_SHARE = 0.1
 
 
 class Trainer:
-    """Trainer of one network on the devices of one world."""
-
     def __init__(
         self,
         experiment: Experiment,
@@ -120,11 +118,7 @@ class Trainer:
         return self.state.average.network if self.state.average else self.network
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Train the remaining epochs.
-
-        Epoch times do not include the caller's work between epochs. There, the caller may set
-        `last_epoch`.
-        """
+        """Epoch times exclude the caller's work between epochs, where it may set `last_epoch`."""
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
@@ -335,10 +329,7 @@ class Trainer:
             optimizer.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all state that the rest of the run depends on.
-
-        Seed and epoch determine batch order and dropout, which need no state.
-        """
+        """Seed and epoch determine batch order and dropout, which need no state."""
         return {
             "network": self.network.state_dict(),
             "average": self.state.average.network.state_dict() if self.state.average else {},

@@ -21,8 +21,6 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 class World:
-    """World of one process with one device."""
-
     rank = 0
     size = 1
     """Number of processes, not devices."""
