@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,19 +39,6 @@ _LEAST_SHARE = 0.1
 """Share of the operations from which on a precision counts as the step's, by hand."""
 
 
-class StepCount(NamedTuple):
-    in_double: bool
-    flops: int
-    kernels: int
-    convolutions: int
-    time_steps: int
-    saved_tensor_bytes: int
-    optimizer_bytes: int
-    """Bytes that an optimizer reads and writes, if it takes all weights at once on a GPU."""
-    without_formula: tuple[str, ...]
-    """Operators and custom functions without a formula that take much of the CPU's time."""
-
-
 def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
     """Return the kernels of an optimizer's step on an accelerator, with the state made before.
 
@@ -64,7 +51,7 @@ def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
 
 def count_step(
     network: nn.Module, loss: Callable[[], Tensor], memory: Allocations | None = None
-) -> StepCount:
+) -> dict[str, Any]:
     memory = memory or Allocations()
     for weight in network.parameters():
         memory.add_weight(weight)
@@ -144,20 +131,20 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return next((name for name in _FASTEST_FIRST if self.products[name] >= least), "fp32")
 
     @property
-    def counts(self) -> StepCount:
-        """Return the counts, after the step has ended. Raise what kept it from being counted."""
+    def counts(self) -> dict[str, Any]:
+        """Fields of `Operations` after the step. Raise what kept it from being counted."""
         if self.failure:
             raise self.failure
-        return StepCount(
-            self.precision == "fp64",
-            sum(self.products.values()),
-            self.kernels,
-            self.convolutions,
-            self.time_steps,
-            sum(self._memory.saved.values()),
-            self.optimizer_bytes,
-            self._without_formula,
-        )
+        return {
+            "in_double": self.precision == "fp64",
+            "flops": sum(self.products.values()),
+            "kernels": self.kernels,
+            "convolutions": self.convolutions,
+            "time_steps": self.time_steps,
+            "saved_tensor_bytes": sum(self._memory.saved.values()),
+            "optimizer_bytes": self.optimizer_bytes,
+            "without_formula": self._without_formula,
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

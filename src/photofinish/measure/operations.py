@@ -62,17 +62,20 @@ def count_operations(trainer: Trainer) -> Operations:
             with of_optimizer:
                 state.scaler.step(state.optimizer)
         memory.optimizer_stepped(state.optimizer, defaults)
-        counts = counts._replace(
-            flops=counts.flops * size // samples_in(part[1]),
-            kernels=passes * counts.kernels + kernels_of_optimizer(defaults, of_optimizer.kernels),
-            convolutions=passes * counts.convolutions,
-            time_steps=passes * counts.time_steps,
-            optimizer_bytes=2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
-            if fuses
-            else of_optimizer.optimizer_bytes,
-        )
-        fields = counts._asdict() | memory.fields()
-        return Operations.model_validate(fields | {"images": size, "passes": passes})
+        optimizer_bytes = of_optimizer.optimizer_bytes
+        if fuses:
+            optimizer_bytes = 2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
+        kernels = kernels_of_optimizer(defaults, of_optimizer.kernels)
+        of_all = {
+            "images": size,
+            "passes": passes,
+            "flops": counts["flops"] * size // samples_in(part[1]),
+            "kernels": passes * counts["kernels"] + kernels,
+            "convolutions": passes * counts["convolutions"],
+            "time_steps": passes * counts["time_steps"],
+            "optimizer_bytes": optimizer_bytes,
+        }
+        return Operations.model_validate(counts | memory.fields() | of_all)
 
 
 def fp32_flops_a_second() -> float:
