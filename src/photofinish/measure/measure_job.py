@@ -45,8 +45,7 @@ def measure_job(
 
     what = f"measuring {run.title}"
     if rank is None and host.processes > 1:
-        with exclusive_machine(what) as waited_seconds:
-            launch(host, waited_seconds)
+        launch(host, what)
         return None
     # With several processes, the stage that starts them holds the lock for all.
     with (

@@ -41,14 +41,8 @@ def script_plan(name: str, script: Script) -> ScriptPlan:
             files |= script_hashes(path)
         else:
             files[dep] = _hash(path)
-    return ScriptPlan(
-        name=name,
-        command=script.command,
-        metrics=script.metrics,
-        epochs=script.epochs,
-        time_limit=script.time_limit,
-        files=dict(sorted(files.items())),
-    )
+    settings = script.model_dump(exclude={"deps"})
+    return ScriptPlan(**settings, name=name, files=dict(sorted(files.items())))
 
 
 def dep_hashes(deps: Iterable[str]) -> dict[str, str]:
