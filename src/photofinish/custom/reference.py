@@ -66,7 +66,6 @@ class CodeReference:
 
     @property
     def file(self) -> Path | None:
-        """Return the file that defines the code, or None if the file does not exist."""
         if not self.is_file:
             return file_of_module(self.module)
         path = Path(self.module).expanduser().resolve()

@@ -124,7 +124,6 @@ def read_host(device: Literal["cpu", "gpu"], path: Path) -> CpuTarget | GpuTarge
 
 
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
-    """Return the facts that matter to the device and differ between `machine` and the plan."""
     own: CpuTarget | GpuTarget
     if isinstance(planned, CpuTarget):
         settings = planned.model_dump(include=set(CpuDevice.model_fields))
@@ -143,7 +142,6 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
 
 
 def check_machine(title: str, planned: CpuTarget | GpuTarget, remedy: str) -> None:
-    """Raise UserError if DVC runs a stage on another machine than the planned one."""
     if "DVC_STAGE" in os.environ and (differences := mismatches(planned, Machine.here())):
         raise UserError(
             f"{title} is planned for another machine than this one "

@@ -164,7 +164,6 @@ def time_steps(
 def measure_attribution(
     trainer: Trainer, timed: TimedSteps, images: int, step_seconds: float, budget: Budget
 ) -> StepAttribution:
-    """Measure where a step's time goes, beside steps on its own and on the other batch."""
     assert timed.other
     steps = max(_ENOUGH_STEPS, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
     steps = min(trainer.steps_per_epoch, steps)

@@ -96,7 +96,6 @@ class Run:
         return f"{self.name} on {self.device}"
 
     def check(self) -> None:
-        """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.experiment.custom_code)
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0

@@ -82,7 +82,6 @@ class Setup:
         return network
 
     def check_custom_code(self, network: nn.Module) -> None:
-        """Raise UserError if a custom network or loss fails, or differs between two builds."""
         if not self.run.experiment.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest

@@ -45,7 +45,6 @@ def train_rank(
 
 
 def train(run: Run, team: World, tracker: Tracker | NoTracker, waited_seconds: float) -> None:
-    """Train from the last checkpoint, if any, and write the results."""
     if team.is_main:
         prune_checkpoints(state_folder() / "checkpoints")
     with torch_configured(run, team):

@@ -289,7 +289,6 @@ def _follow(
     sample: WatchedScript,
     load: LoadMonitor,
 ) -> int | None:
-    """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, said = _clock(), False, ""
     while True:
         try:

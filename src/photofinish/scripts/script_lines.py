@@ -213,7 +213,6 @@ class Process:
 
     @property
     def first_step_at(self) -> float | None:
-        """Time of an optimizer's first step, by the performance counter."""
         return next((block[1] for block in self._blocks if any(block[2])), None)
 
     @property

@@ -137,7 +137,6 @@ class GraphedSteps:
         self._captured[samples_in(buffers[1])] = buffers, steps
 
     def capture_epoch(self, state: TrainState, training: Batches) -> None:
-        """Capture the steps of an epoch's whole graphs, and of the batches that are left."""
         buffers = next(training.train_batches(0, self.at_once))
         self.capture(state, 0, buffers)
         graph_samples = self.at_once * self._batch_size

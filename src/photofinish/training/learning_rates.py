@@ -34,7 +34,6 @@ def override_groups(
     key: str,
     values: Sequence[object],
 ) -> Iterator[None]:
-    """Override a setting of each of the optimizer's parameter groups within the block."""
     groups = optimizer.param_groups
     before = [{name: group[name] for name in (key,) if name in group} for group in groups]
     for group, value in zip(groups, values, strict=True):

@@ -241,7 +241,6 @@ class CustomStep:
         )
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
-        """Return the batch's loss. Raise UserError if the loss is not a scalar."""
         with run_custom_code(f"step {self._name} fails"):
             loss = self._call(*arguments)
         if not isinstance(loss, torch.Tensor) or loss.dim():

@@ -87,7 +87,6 @@ class Clock:
         self._barrier = barrier
 
     def now_seconds(self) -> float:
-        """Wait until the device has done all its work, then return the time."""
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:

@@ -309,7 +309,6 @@ class Trainer:
                 network.zero_grad()
 
     def is_large(self) -> bool:
-        """Return True if one process's weights take over a tenth of the device's free memory."""
         if self.team.size > 1 or self.experiment.model.compile:
             return False
         free_bytes = free_memory_bytes(self.device)

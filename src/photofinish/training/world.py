@@ -47,7 +47,6 @@ class World:
         return network
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context in which each rank adds up gradients without averaging over ranks."""
         return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:
@@ -61,7 +60,6 @@ class World:
         return value
 
     def clock(self) -> Clock:
-        """Return a clock that waits for this process's devices and for all other ranks."""
         return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:
