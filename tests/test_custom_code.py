@@ -32,7 +32,7 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.models.custom import blank
 from photofinish.models.registry import build_model
 from photofinish.planning.checks import check_custom_code_calls, check_paths
-from photofinish.planning.dependencies import dep_hashes, script_plan
+from photofinish.planning.plan import dep_hashes, script_plan
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
 from photofinish.runs.run import Run

@@ -18,7 +18,7 @@ from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.planning.dependencies import dep_hashes
+from photofinish.planning.plan import dep_hashes
 from photofinish.results.trained import DeviceLabel
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
