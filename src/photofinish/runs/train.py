@@ -14,9 +14,14 @@ from photofinish.results import median_training_seconds, passed_seconds, records
 from photofinish.results.learned import weights_of
 from photofinish.results.pass_times import Overhead, StepsTaken
 from photofinish.runs.distributed import failures_left_to_the_stage, team_for
-from photofinish.runs.initial_record import JobClock, process_fields, training_record
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup, torch_configured
+from photofinish.runs.setup import (
+    JobClock,
+    Setup,
+    process_fields,
+    torch_configured,
+    training_record,
+)
 from photofinish.runs.training import (
     CheckpointStore,
     FirstTraining,

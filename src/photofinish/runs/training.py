@@ -21,9 +21,8 @@ from photofinish.machine.load import LoadMonitor
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import seed_weights, weights_of
 from photofinish.results.trained import SeedRun
-from photofinish.runs.initial_record import JobClock
 from photofinish.runs.run import Run, epochs_in_time
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import JobClock, Setup
 from photofinish.runs.views import TrainingDisplay
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
