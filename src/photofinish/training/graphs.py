@@ -7,9 +7,11 @@ batches do not fill a graph, a second graph holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -28,13 +30,6 @@ from photofinish.training.batches import (
     split_batch,
     tensors_of,
 )
-from photofinish.training.cuda_recorder import (
-    CudaRecorder,
-    Output,
-    Recorded,
-    first_failure,
-    recorder_of,
-)
 from photofinish.training.learning_rates import DeviceLearningRates, Rates, override_groups
 from photofinish.training.losses import Loss
 from photofinish.training.state import TrainState
@@ -52,6 +47,71 @@ _OPERATIONS_A_LAYER = 8
 """Approximate number of operations per layer in a training step."""
 TRIED_STEPS = 3
 """Number of captured steps whose bits a trial compares with eager steps, by hand."""
+Output = TypeVar("Output")
+
+
+class Recorded(NamedTuple, Generic[Output]):
+    output: Output
+    """Result, which each replay overwrites."""
+    replay: Callable[[], None]
+
+
+class CudaRecorder:
+    """Recorder of work in CUDA graphs, on a separate stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run work on the capture's stream, so that libraries create their workspaces for it."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def new_pool(self) -> Any:
+        """Return a handle of memory that several graphs may share."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], Output], pool: Any = None) -> Recorded[Output]:
+        """Capture the work without running it.
+
+        A replay may overwrite all results and intermediate tensors of other graphs in its pool.
+        """
+        stream = torch.cuda.current_stream()
+        generator = torch.cuda.default_generators[self._device.index]
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local, as a loader's thread may pin memory meanwhile.
+        capture = torch.cuda.graph(
+            graph, pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+        try:
+            with capture:
+                output = work()
+        except RuntimeError:
+            # PyTorch would stay on the capture's stream. Before 2.14 its generator would not draw.
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        return Recorded(output, graph.replay)
+
+
+@cache
+def recorder_of(device: torch.device) -> CudaRecorder | None:
+    """Return the recorder of a CUDA or ROCm device, or None: other devices' graphs are untested.
+
+    A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
+    """
+    return CudaRecorder(device) if device.type == "cuda" else None
+
+
+def first_failure(error: BaseException) -> str:
+    """Return the first line of the original error, which the end of a failed capture hides."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().partition("\n")[0]
 
 
 class CapturedSteps:

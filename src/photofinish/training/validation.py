@@ -12,8 +12,7 @@ from torch import nn
 from photofinish.errors import ConfigError
 from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import Batch, Batches, map_batch
-from photofinish.training.cuda_recorder import Recorded, first_failure
-from photofinish.training.graphs import GraphedSteps, most_steps
+from photofinish.training.graphs import GraphedSteps, Recorded, first_failure, most_steps
 from photofinish.training.losses import CustomStep, Loss, Weight, predict, to_input
 from photofinish.training.output_metrics import joined, monitored_value, rows_that_count
 from photofinish.training.state import TrainState

@@ -9,9 +9,8 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from photofinish.training.batches import Batch, Batches, first_samples
-from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.failures import is_out_of_memory
-from photofinish.training.graphs import GraphedSteps, fall_back
+from photofinish.training.graphs import GraphedSteps, fall_back, first_failure
 from photofinish.training.state import TrainState, put_back
 
 if TYPE_CHECKING:
