@@ -71,11 +71,11 @@ def _shown(length: Length) -> str:
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
     """Return the length of the whole job, unless more epochs were seen: something repeats them."""
-    found, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
-    if found and run.figures and epoch_steps and not found.is_steps:
-        seen = run.figures.steps / epoch_steps
-        found = None if seen > found.value + 1 else found
-    return wanted or found
+    length, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
+    if length and run.figures and epoch_steps and not length.is_steps:
+        epochs = run.figures.steps / epoch_steps
+        length = None if epochs > length.value + 1 else length
+    return wanted or length
 
 
 def steps_of_epoch(run: Watched) -> float | None:

@@ -59,8 +59,8 @@ class Validator:
         team: World,
         metric: Metric | None,
     ) -> None:
-        given, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
-        self._custom = CustomStep(given) if given else step.custom
+        settings, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
+        self._custom = CustomStep(settings) if settings else step.custom
         self._criterion, self._autocast = criterion, step.autocast
         self._team, self._metric = team, metric
         self._captured: tuple[Recorded[Scores], TrainState, list[Batch]] | None = None
