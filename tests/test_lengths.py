@@ -395,4 +395,5 @@ def test_names_of_a_part_or_of_an_interval_are_no_lengths(names: str, unit: str 
 
 def _shown(length: Length | None) -> str | None:
     unit = length and ("steps" if length.is_steps else "epochs")
-    return f"{length.at_most}{length.value:g} {unit}, {length.by}" if length else None
+    at_most = "up to " if length and length.may_stop else ""
+    return f"{at_most}{length.value:g} {unit}, {length.by}" if length else None

@@ -290,7 +290,7 @@ RUN_BY = {
     "compare measure script": ("results/measured.py",),
     "script": ("inside/hooks.py", "inside/recorder.py", "scripts/run_script.py"),
     "measure train": ("training/trainer.py", "training/step.py"),
-    "train": ("runs/train.py", "training/checkpoint.py"),
+    "train": ("runs/train.py", "runs/training.py"),
     "evaluate measure train": ("training/losses.py",),
     "evaluate": ("evaluation/evaluate.py",),
 }

@@ -75,7 +75,7 @@ def test_killed_within_a_seed_it_resumes_there(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("CHECKPOINT_SECONDS", "CHECKPOINT_TIMES"):
-        monkeypatch.setattr(f"photofinish.training.checkpoint.{name}", 0)
+        monkeypatch.setattr(f"photofinish.runs.training.{name}", 0)
     epochs, settings = Trainer.epochs, {"seeds": 3, "epochs": 3}
 
     def killed(trainer: Trainer) -> Iterator[Any]:

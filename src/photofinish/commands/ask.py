@@ -39,7 +39,6 @@ from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
-    Given,
     WholeJob,
     files_of,
     jobs,
@@ -215,9 +214,7 @@ def _records(
     CPU longer, such as a validation or compilation before the first step.
     """
     records = [
-        measured_script(
-            "", run, run.process.device if run.process else "cpu", host, Given(files=files)
-        )
+        measured_script("", run, run.process.device if run.process else "cpu", host, files=files)
         for run, host in zip(runs, hosts, strict=False)
     ]
     ready = [(run.process.seen_at or run.process.first_step_at) for run in runs if run.process]

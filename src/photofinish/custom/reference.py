@@ -62,12 +62,10 @@ class CodeReference:
 
     @property
     def is_file(self) -> bool:
-        """Return True for a file, False for a module."""
         return self.module.endswith(".py")
 
     @property
     def file(self) -> Path | None:
-        """Return the file that defines the code, or None if the file does not exist."""
         if not self.is_file:
             return file_of_module(self.module)
         path = Path(self.module).expanduser().resolve()
@@ -83,7 +81,6 @@ class CodeReference:
 
     @property
     def module_name(self) -> str:
-        """Return the module's name in Python's `import`."""
         if not self.is_file:
             return self.module
         assert self.file
@@ -91,7 +88,6 @@ class CodeReference:
         return ".".join(self.file.relative_to(self.root).with_suffix("").parts)
 
     def problem(self) -> str | None:
-        """Return why the code can't be used, as far as its source shows, or None."""
         file = self.file
         if file is None and self.is_file:
             if not (project_root() / self.module).is_file():

@@ -20,7 +20,6 @@ from photofinish.errors import TerminatedError, UserError
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 OURS = str(Path(__file__).parent.parent)
-"""Folder of this package."""
 
 
 def accepted_arguments(
@@ -32,7 +31,6 @@ def accepted_arguments(
 
 
 def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a class's instance, or a function with these arguments bound."""
     return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
 
 
@@ -81,7 +79,6 @@ def run_custom_code(what: str) -> Iterator[None]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the traceback from the user's first line on, or only the error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
     lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
@@ -89,7 +86,6 @@ def user_traceback(error: BaseException) -> str:
 
 
 def has_user_frame(error: BaseException) -> bool:
-    """Return True if the traceback has a line outside photofinish, PyTorch and Python."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(is_user_file(frame.filename) for frame in frames)
 

@@ -37,10 +37,9 @@ from photofinish.results.records import (
 )
 from photofinish.results.trained import DeviceEvaluation, DeviceLabel, NetworkScores, SeedScores
 from photofinish.training.batches import Batch, Normaliser, has_live_inputs, part_of
-from photofinish.training.custom_step import CustomStep, step_with_a_loss
 from photofinish.training.input_paths import validation_batch_size
 from photofinish.training.loading import LoadedSamples
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss, step_with_a_loss
 from photofinish.training.output_metrics import custom_scores, joined, rows_that_count
 from photofinish.training.torch_device import CPU
 

@@ -22,13 +22,11 @@ class Optimizers:
         self._count = 0
 
     def add(self, key: Any) -> int:
-        """Return the number of a new optimizer, or of the named loader."""
         number = self.numbers[key] = self._count
         self._count += 1
         return number
 
     def in_place_of_one_gone(self, weights: list[Any]) -> int | None:
-        """Return the number of an optimizer that is gone, which had these weights, or None."""
         number = self._gone.pop(_place(weights), None)
         if number is None and self._gone and self._count >= _MOST_OPTIMIZERS:
             _, number = self._gone.popitem()

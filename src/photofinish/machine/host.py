@@ -66,7 +66,6 @@ class Software:
 
 
 def cpu_facts() -> CpuFacts:
-    """Return the facts of this machine's CPU, within the limits of this process."""
     info = dict(
         re.findall(r"^(\S[^:\n]*?)[ \t]*:[ \t]*(.*)$", read_or_empty(Path("/proc/cpuinfo")), re.M)
     )
@@ -84,7 +83,6 @@ def cpu_facts() -> CpuFacts:
 
 
 def software_facts() -> Software:
-    """Return the versions, and the variables that are set."""
     return Software(
         python=platform.python_version(),
         torch=build_version("torch"),
@@ -136,7 +134,6 @@ def available_memory_bytes() -> int:
 
 
 def mac_cpu_name() -> str:
-    """Return the name of a Mac's chip, or nothing on other systems."""
     if platform.system() != "Darwin":
         return ""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -144,7 +141,6 @@ def mac_cpu_name() -> str:
 
 
 def read_or_empty(path: Path) -> str:
-    """Return the text of a system file, or nothing if it is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -165,7 +161,6 @@ def _build(package: str) -> dict[str, str]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that affect results."""
     names = (
         "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch",
         "torchvision",
@@ -175,7 +170,6 @@ def package_versions() -> dict[str, str]:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version in the package's metadata, or None if it has none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pynvml
@@ -55,7 +55,6 @@ class LoadWindow(Record):
 
     wall_seconds: float
     cores: int
-    """Number of cores that this process may use."""
     own_cpu_seconds: float
     """CPU time of the training run and all processes it started."""
     others_cpu_seconds: float
@@ -70,7 +69,6 @@ class LoadWindow(Record):
     swapped_pages: int | None
     """Number of pages that the whole machine swapped in and out."""
     gpu_slowdowns: tuple[str, ...] = ()
-    """Reasons why the GPU reduced its clock."""
     gpu_others: int = 0
     """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them.
 
@@ -79,7 +77,6 @@ class LoadWindow(Record):
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
-    """Return why times in these windows are unreliable. Empty on a quiet machine."""
     windows = list(windows)
     total_seconds = sum(window.wall_seconds for window in windows)
     doubtful_seconds: defaultdict[str, float] = defaultdict(float)
@@ -131,11 +128,8 @@ def share_of_others(windows: Sequence[LoadWindow]) -> float:
     return share if share > MOST_SHARE_OF_OTHERS else 0.0
 
 
-class GpuState(NamedTuple):
-    """Reasons for a GPU's reduced clock, and the processes that compute on it."""
-
-    slowdowns: tuple[str, ...] = ()
-    processes: frozenset[int] = frozenset()
+GpuState = tuple[tuple[str, ...], frozenset[int]]
+"""Reasons for a GPU's reduced clock, and the processes that compute on it."""
 
 
 def nvidia_handle(gpu: str) -> Any:
@@ -174,7 +168,7 @@ def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
             with suppress(pynvml.NVMLError):
                 running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 processes = frozenset(each.pid for each in running)
-        return GpuState(tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes)
+        return tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes
 
     return read
 
@@ -195,7 +189,6 @@ class LoadMonitor:
         self.begin()
 
     def begin(self) -> None:
-        """Start a window."""
         swap = psutil.swap_memory()
         self._last = {
             "wall_seconds": time.monotonic(),
@@ -267,10 +260,7 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 
 def waited_for_core_seconds() -> dict[str, float]:
-    """Return how long threads of this process waited for a core. Empty if the system has no count.
-
-    https://docs.kernel.org/scheduler/sched-stats.html
-    """
+    """Empty if the system has no count: https://docs.kernel.org/scheduler/sched-stats.html"""
     files = Path("/proc/self/task").glob("*/schedstat")
     fields = {file.parent.name: read_or_empty(file).split() for file in files}
     return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}

@@ -6,7 +6,7 @@ import itertools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
@@ -19,8 +19,7 @@ from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.inside.timed_batches import loaded, sample_lines, slowest_line
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import with_threads
+from photofinish.measure.in_turns import Budget, with_threads
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 
@@ -72,10 +71,7 @@ def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
 
 
 def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
-    """Load batches of `size` samples, and return the time of a batch.
-
-    It is the median, so that a batch that waited for a core counts little.
-    """
+    """Return the median time of a batch, so that one that waited for a core counts little."""
     next(batches)
     batch_seconds: list[float] = []
     began_at = ended_at = time.perf_counter()
@@ -89,7 +85,6 @@ def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
 
 
 def seconds_left(ends_seconds: float) -> float:
-    """Return the time until a deadline by `time.perf_counter`, or 0."""
     return max(0.0, ends_seconds - time.perf_counter())
 
 
@@ -149,13 +144,17 @@ def try_workers(
         return None
     others = _children()
     loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
+    ends = [time.perf_counter()]
     with closing(loader.first_batches(count)) as loaded:
-        in_time = _in_time(loaded, ends_seconds)
-        first_seconds, batch_seconds = _time_batches(in_time, workers, count)
+        for _ in islice(loaded, count):  # not to their end, with which the workers end
+            ends.append(time.perf_counter())
+            if len(ends) <= count and not seconds_left(ends_seconds):
+                raise UserError("workers load too slowly")
         processes = [psutil.Process(pid) for pid in _children() - others]
         most_bytes = max((process.memory_full_info().uss for process in processes), default=0)
         closing_seconds = time.perf_counter()
-    first_seconds += time.perf_counter() - closing_seconds
+    first_seconds = ends[1] - ends[0] + time.perf_counter() - closing_seconds
+    batch_seconds = (ends[count] - ends[workers]) / (count - workers)  # after the first round
     times = TriedWorkers(
         workers=workers,
         batch_seconds=batch_seconds * batches.batch_size / size,
@@ -167,26 +166,6 @@ def try_workers(
 def timeout_until(ends_seconds: float) -> float:
     """Return how long to wait for a batch of workers, which may hang. 0 would be forever."""
     return max(_LEAST_TIMEOUT_SECONDS, seconds_left(ends_seconds))
-
-
-def _in_time(loaded: Iterable[Any], ends_seconds: float) -> Iterator[Any]:
-    for batch in loaded:
-        yield batch
-        if not seconds_left(ends_seconds):
-            raise UserError("workers load too slowly")
-
-
-def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
-    """Return the time to the first batch, and the mean time of a batch after the first round."""
-    began_seconds = time.perf_counter()
-    next(loaded)
-    first_seconds = time.perf_counter() - began_seconds
-    for _ in range(workers - 1):
-        next(loaded)
-    began_seconds = time.perf_counter()
-    for _ in range(count - workers):
-        next(loaded)
-    return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
 
 
 def _children() -> set[int]:

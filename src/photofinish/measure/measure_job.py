@@ -25,10 +25,9 @@ def measure_job(
     seconds: float | None,
     epochs: int,
 ) -> Measured | None:
-    """Measure one experiment on one device, and write the record.
+    """Return None on other ranks than 0, and if the device is missing.
 
-    Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
-    job. Measuring takes about a fifth of it, or about `seconds` if that is less.
+    `epochs` is the job's length. Measuring takes about a fifth of it, or `seconds` if that is less.
     """
     host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
     rank = own_rank()
@@ -46,8 +45,7 @@ def measure_job(
 
     what = f"measuring {run.title}"
     if rank is None and host.processes > 1:
-        with exclusive_machine(what) as waited_seconds:
-            launch(host, waited_seconds)
+        launch(host, what)
         return None
     # With several processes, the stage that starts them holds the lock for all.
     with (
@@ -55,8 +53,8 @@ def measure_job(
         nullcontext(0.0) if rank else exclusive_machine(what) as lock,
     ):
         try:
-            with team_for(run, rank) as (own_device, team):
-                measured = measure(run, own_device, team, seconds, epochs, lock)
+            with team_for(run, rank) as team:
+                measured = measure(run, team, seconds, epochs, lock)
         except NoAcceleratorError as error:
             _write_missing(run, str(error))
             return None

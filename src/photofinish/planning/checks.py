@@ -26,7 +26,6 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
-    """Yield the paths that can't be used, and the names that reference/ lacks."""
     project = project_root().resolve()
     for name, dataset in params.datasets.items():
         for place in dataset.paths():
@@ -64,7 +63,6 @@ def check_paths(params: Params, references: Path = Path("reference")) -> Iterato
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
-    """Yield problems in the arguments of custom code."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
@@ -102,7 +100,6 @@ def network_problem(name: str) -> str | None:
 
 @cache
 def _networks_of_timm() -> dict[Path, list[str]]:
-    """Return the networks that each source file of timm defines."""
     package = file_of_module(f"{TIMM}.models")
     if package is None:
         return {}
@@ -111,7 +108,6 @@ def _networks_of_timm() -> dict[Path, list[str]]:
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
-    """Return the arguments that photofinish passes if they are accepted."""
     if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):

@@ -34,7 +34,6 @@ REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
     "If this machine has changed, run `dvc repro plan`."
 )
-"""Remedy for a run that is planned for another machine."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class Costs:
         return f"{money(amount, self.currency)} so far" if amount >= _LEAST_SHOWN else ""
 
     def reach_budget(self, seconds: float) -> bool:
-        """Return True if this time costs the budget or more."""
         return self.budget is not None and self._amount(seconds) >= self.budget
 
     def check(self, seconds: float, title: str, done: str) -> None:
@@ -98,7 +96,6 @@ class Run:
         return f"{self.name} on {self.device}"
 
     def check(self) -> None:
-        """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.experiment.custom_code)
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0

@@ -55,8 +55,6 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Limits:
-    """Maximum times to wait and to watch, and how a command runs meanwhile."""
-
     training_seconds: float
     """Maximum time after the first step."""
     patience_seconds: float
@@ -82,7 +80,6 @@ class Watched:
     status: int | None = 0
     """Exit status, or None if the command was ended here."""
     ended: str | None = None
-    """Reason why it failed or was stopped."""
     output: str = ""
     """Last lines of the output, unless it was shown."""
     cuda_at: str = ""
@@ -292,7 +289,6 @@ def _follow(
     sample: WatchedScript,
     load: LoadMonitor,
 ) -> int | None:
-    """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, said = _clock(), False, ""
     while True:
         try:

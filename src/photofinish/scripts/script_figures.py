@@ -116,7 +116,6 @@ class Figures:
 
     steps: int
     epochs: int
-    """Number of epochs that were begun."""
     longest_epoch_steps: int | None
     """Number of steps in the longest epoch that ended, or None if this one is longer."""
     loader: int | None
@@ -129,13 +128,11 @@ class Figures:
     parts: tuple[TimedPart, ...]
     """Parts in the order of time: starts of epochs, and steps."""
     step_seconds: float
-    """Mean duration of a step."""
     waiting_share: float | None
     """Share of a step's time spent waiting for batches, or None if it is not known."""
     validation_step_seconds: float
     """Time of validation for each training step, or 0 without validation."""
     validated_at_end_seconds: float
-    """Time of validation after the last step."""
     idle_share: float
     """Share of the steps in blocks at whose end the device was idle."""
     loop_steps: LoopSteps | None
@@ -167,16 +164,9 @@ class _Placed(NamedTuple):
     steps: int
     """Number of steps until its end."""
 
-    @property
-    def epoch(self) -> int:
-        return max(0, self.epochs - 1)
-
 
 def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
-    """Return the figures of runs, or None before a step could be timed.
-
-    `named` is the number of the loader that the script names.
-    """
+    """Return None before a step could be timed. `named` is the loader that the script names."""
     steps = sum(run.steps for run in runs)
     loader = _main_loader(runs, steps) if named is None else named
     placed = list(_placed(runs, steps, loader))
@@ -192,7 +182,8 @@ def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> 
         run = each.run
         holds: Literal["start", "steps"] = "start" if each.holds == "start" else "steps"
         waited_seconds = _waiting(run, whole, has_loader=loader is not None, is_on_cpu=is_on_cpu)
-        return TimedPart(run.seconds, float(run.steps), each.epoch, holds, waited_seconds)
+        epoch = max(0, each.epochs - 1)
+        return TimedPart(run.seconds, float(run.steps), epoch, holds, waited_seconds)
 
     slow, _ = slow_and_usual([part(each) for each in steady])
     usual = list(_in_parts(steady[len(slow) :]))
@@ -293,7 +284,6 @@ def _waiting(run: _Run, steady: _Run, *, has_loader: bool, is_on_cpu: bool) -> f
 
 
 def _validation_step_seconds(validations: list[_Placed], steps: int, step_seconds: float) -> float:
-    """Return the time of validation for each training step, or 0 without validation."""
     if not validations:
         return 0.0
     excess = [max(0.0, each.run.seconds - each.run.steps * step_seconds) for each in validations]

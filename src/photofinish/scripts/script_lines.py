@@ -18,7 +18,6 @@ _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items
 _FIELDS = (
     "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks", "slow_line",
 )  # fmt: skip
-"""Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
@@ -62,10 +61,6 @@ class Length(NamedTuple):
     def is_steps(self) -> bool:
         return unit_of(self.name) == "steps"
 
-    @property
-    def at_most(self) -> str:
-        return "up to " if self.may_stop else ""
-
 
 class WatchedScript:
     """Lines that the hooks wrote so far. `read` adds new lines."""
@@ -76,7 +71,6 @@ class WatchedScript:
         self._processes: dict[Path, Process] = {}
 
     def read(self) -> None:
-        """Read the lines that were added since the last call."""
         for path in self._folder.glob("*.jsonl"):
             process = self._processes.setdefault(path, Process())
             with path.open(encoding="utf-8") as file:
@@ -219,7 +213,6 @@ class Process:
 
     @property
     def first_step_at(self) -> float | None:
-        """Time of an optimizer's first step, by the performance counter."""
         return next((block[1] for block in self._blocks if any(block[2])), None)
 
     @property
@@ -274,7 +267,6 @@ class Process:
         return sorted(main for main in mains if OFTEN * self.steps[main] >= most)
 
     def figures(self) -> Figures | None:
-        """Return the figures of a step, or None before a step could be timed."""
         if not any(self.steps[main] for main in self._mains):
             return None
         named = next((number for number, each in self.loaders.items() if each.is_named), None)

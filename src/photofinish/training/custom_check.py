@@ -19,9 +19,8 @@ from photofinish.errors import UserError
 from photofinish.models.custom import blank, generators_kept, same_bits, tensors_in
 from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
 from photofinish.training.batches import Batch, seed_epoch
-from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss
 from photofinish.training.torch_device import (
     CPU,
     autocast,
@@ -105,7 +104,6 @@ def validate_custom_model(
 
 
 def _difference(first: StepResult, second: StepResult) -> str | None:
-    """Return the name of the first difference, or None."""
     for name in {**first.outputs, **second.outputs}:
         outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
         if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):
@@ -127,7 +125,6 @@ class StepResult(NamedTuple):
     """Outputs of each innermost module in all its calls, for the first few images."""
     gradients: Tensors
     draws: bool
-    """True if the step drew from the device's generator."""
 
     def first_outputs_and_gradients(self) -> tuple[Tensors, Tensors]:
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients
