@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from photofinish.answer.estimates import LAUNCH_SECONDS, are_captured, estimate_step
+from photofinish.answer.estimates import NEWEST_LAUNCH_SECONDS, are_captured, estimate_step
 from photofinish.answer.step_costs import HIDDEN_SHARE, EpochStep
 from photofinish.config.compare import accelerators
 from photofinish.machine.load import DOUBTFUL_SHARE
@@ -71,4 +71,4 @@ def launching_share(gpu: Job) -> float:
     script, operations = gpu.script, gpu.operations
     if not script or script.idle_share < MOST_OF_IT or not operations:
         return 0.0  # the GPU's work hides it
-    return min(1.0, operations.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
+    return min(1.0, operations.kernels * NEWEST_LAUNCH_SECONDS / gpu.median_step_seconds)
