@@ -365,7 +365,7 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown() -> 
     pictures = {each.caption: each.description for each in job_pictures(job)}
     assert "USD (8-GPU machine)" in of_h200[0]
     assert "machine)" not in of_t4[0]
-    assert "H200 (8-GPU machine) 5.5 min and 5.79 USD" in pictures["Which GPU?"]
+    assert "H200 (8-GPU machine) 5.5 min and 5.80 USD" in pictures["Which GPU?"]
     assert "T4 (" not in pictures["Which GPU?"]
     alone = verdict(compared(counted(3600.0), settings=Comparing(accelerators=("H200",))))
     assert "USD (8-GPU machine)" in alone.answer

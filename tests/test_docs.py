@@ -150,7 +150,7 @@ def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("figure", "pages"),
     [
-        (f"{estimates.LONG_STEPS_WITHIN:g}", {"README.md", "docs/method.md"}),
+        (f"{estimates.LONG_STEPS_WITHIN:.2f}", {"README.md", "docs/method.md"}),
         (f"{LAUNCH:g} µs", {"docs/method.md"}),
         (f"{SLOW_LAUNCH:g} µs", {"docs/method.md"}),
         (f"({FAST_CONTEXT:g} to {SLOW_CONTEXT:g} s)", {"docs/method.md"}),

@@ -17,7 +17,7 @@ from result_files import made_up_attribution, text_of, whole_epoch
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
-from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
+from photofinish.answer.estimates import CONTEXT_SECONDS, OTHER_CPU, estimate_step
 from photofinish.answer.prices import price_of
 from photofinish.commands.ask import job_answer, print_answers
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -183,7 +183,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost() -> Non
     job_seconds = on_t4.startup_seconds + passes_seconds
     assert on_t4.job.seconds == pytest.approx(job_seconds)
     slow_steps = job_seconds + passes_seconds * (step.spread[2] / step.seconds - 1)
-    slow_cpu = slow_steps + 0.5 * once_seconds
+    slow_cpu = slow_steps + (OTHER_CPU - 1) * once_seconds
     slow = slow_cpu + CONTEXT_SECONDS[2] - CONTEXT_SECONDS[1]
     factors = slow_steps / job_seconds, slow_cpu / slow_steps, slow / slow_cpu
     off = math.hypot(*map(math.log, factors))  # their causes are independent

@@ -13,6 +13,7 @@ from typing import Literal
 
 from photofinish.answer.estimates import (
     CONTEXT_SECONDS,
+    OTHER_CPU,
     StepEstimate,
     are_captured,
     estimate_step,
@@ -30,11 +31,6 @@ from photofinish.results.measurements import Operations
 
 _LARGER_BATCH = 8
 """Factor on the batch size, by hand, of the larger step that an answer names beside a small one."""
-_OTHER_CPU = 1.5
-"""Factor by which start-up and loading may differ on a rented CPU: a guess.
-
-If it is too small, intervals miss slow CPUs.
-"""
 
 
 @dataclass(frozen=True)
@@ -145,7 +141,7 @@ class EstimatedJob:
         """Return the job's time. The step, the CPU and the GPU's start are independent."""
         # Validation's share of the time is assumed to be equal on the GPU.
         epochs = self._run.epochs
-        cpu_factors = 1 / _OTHER_CPU, 1.0, _OTHER_CPU
+        cpu_factors = 1 / OTHER_CPU, 1.0, OTHER_CPU
 
         def seconds(steps: int, cpu: int, start: int) -> float:
             """Return the time if each is fast (0), as estimated (1) or slow (2)."""

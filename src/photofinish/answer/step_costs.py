@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from photofinish.answer.estimates import LAUNCH_SECONDS, are_captured, estimate_step
+from photofinish.answer.estimates import NEWEST_LAUNCH_SECONDS, are_captured, estimate_step
 from photofinish.config.compare import accelerators
 from photofinish.machine.load import DOUBTFUL_SHARE
 from photofinish.results.job import Job, JobSettings
@@ -218,4 +218,4 @@ def launching_share(gpu: Job) -> float:
     script, operations = gpu.script, gpu.operations
     if not script or script.idle_share < MOST_OF_IT or not operations:
         return 0.0  # the GPU's work hides it
-    return min(1.0, operations.kernels * LAUNCH_SECONDS[0] / gpu.median_step_seconds)
+    return min(1.0, operations.kernels * NEWEST_LAUNCH_SECONDS / gpu.median_step_seconds)

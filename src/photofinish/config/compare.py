@@ -47,6 +47,7 @@ class Accelerator:
     """Name that its driver reports."""
     kind: str
     """PyTorch's device type."""
+    year: int
     memory_gib: float
     memory_gb_per_s: float
     tflops: dict[str, float]
