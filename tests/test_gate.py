@@ -44,7 +44,12 @@ class Net(nn.Module):
         return self.linear(images.flatten(1))
 """
 PARAMS: dict[str, Any] = {
-    "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "defaults": {
+        "epochs": 1,
+        "batch_size": 128,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "time_limit": "20 s",
+    },
     "devices": {"cpu": {"threads": 1}, "gpu": {"if_missing": "skip"}},
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {"mine": {"dataset": "digits", "model": {"name": "./net.py:Net"}}},

@@ -218,7 +218,9 @@ def _requirements(python: str, command: Sequence[str]) -> list[str]:
     if Path("requirements.txt").is_file():
         return ["--requirement", "requirements.txt"]
     settings = Path("pyproject.toml")
-    if settings.is_file() and "project" in tomllib.loads(settings.read_text(encoding="utf-8")):
+    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    project = tomllib.loads(text).get("project")
+    if project is not None and project.get("name") != "photofinish":  # which needs no torch
         return ["."]
     words = " ".join(command).split()  # a shell gets its command line as one argument
     script = next((word for word in words if word.endswith(".py") and Path(word).is_file()), None)

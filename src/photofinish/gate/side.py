@@ -60,7 +60,7 @@ def run_here(name: str, device: DeviceLabel, data: Path, weights: Path) -> Run:
     code = custom_code_hashes([part.reference for part in parts.values() if part.is_custom])
     # Both sides read the same file at an absolute path.
     code |= dep_hashes(dep for dep in experiment.deps if not Path(dep).expanduser().is_absolute())
-    settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": ()}
+    settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": (), "time_limit": None}
     plan = ExperimentPlan(**settings, monitored=experiment.monitored_metric(), custom_code=code)
     cpu_host, gpu_host = fingerprint(params.devices)
     host = cpu_host if device == "cpu" else gpu_host
