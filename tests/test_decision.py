@@ -204,7 +204,9 @@ def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range() -> Non
     pairs = [compared(job, settings=T4) for job in (sampled, while_busy(sampled))]
     lines = [verdict(*each).answer for each in zip(pairs, decide_all(pairs), strict=True)]
     for line in lines:
-        assert re.search(r": ~?[\d.]+ min here, as busy as now, for the sweep's 2 jobs, ", line)
+        assert re.search(
+            r": ~?[\d.]+ min here, as busy as when measured, for the sweep's 2 jobs, ", line
+        )
         assert not re.search("unknown|not known|rough", line)
 
 

@@ -200,6 +200,8 @@ def speedup_text(worth: Worth) -> str:
     value, interval = worth.speedup, worth.interval
     if value is None:
         return say("wide")
+    if worth.gpu and (idle_seconds := worth.time_here.idle_seconds):
+        interval = idle_seconds / worth.gpu.time.seconds, value
     if interval and is_wide(interval):
         least, _ = interval
         return say("at least faster", least=factor(least)) if least > 1 else say("wide")
@@ -360,8 +362,8 @@ def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -
     """Return what is true of several answers, such as a busy machine."""
     busy = [job for job in jobs if any(run.busy for run in job.runs)]
     lines = []
-    if any(not model_text(job) for job in jobs):
-        lines.append(say("not checked"))
+    if unchecked := [job.name for job in jobs if not model_text(job)]:
+        lines.append(say("not checked", jobs=unchecked if len(unchecked) < len(jobs) else []))
     if busy:
         share = max(share_of_others(run.load) for job in busy for run in job.runs)
         names = [job.name for job in busy] if len(jobs) > 1 else []

@@ -171,9 +171,10 @@ def seen_line(run: Job, watched: Watched | None) -> str:
     unseen = []
     if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
-    if watched or (run.settings and run.settings.stops_early):
+    is_cut = bool(watched and watched.status != 0)
+    if is_cut or (run.settings and run.settings.stops_early):
         unseen.append(say("unseen stop"))
-    if watched and watched.status != 0:
+    if is_cut:
         unseen.append(say("unseen end"))
     if run.is_bound:
         return say("watched none")

@@ -52,9 +52,9 @@ TEMPLATES = {
     "here": "here",
     "on the CPU": "on the CPU",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
-    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
+    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as when measured",
     "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] when idle, {mark}{busy:time} as busy "
-    "as now",
+    "as when measured",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
     "of a sweep": "{time}, for the sweep's {jobs:n job}",
@@ -154,7 +154,7 @@ TEMPLATES = {
     "mark of ~": "~ estimated",
     "mark of *": "* from another machine",
     "mark of (": "(a-b) holds 9 runs in 10",
-    "not checked": "Same model: not checked where no GPU ran.",
+    "not checked": "Same model: not checked[ for {jobs:list}] where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
     "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
