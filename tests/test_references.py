@@ -27,7 +27,7 @@ from photofinish.answer.word import decide_rented
 from photofinish.commands import pipeline
 from photofinish.config.experiment import Optimizer, Schedule
 from photofinish.config.loader import read_params
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
 from photofinish.reporting.answer_words import model_text

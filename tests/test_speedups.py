@@ -20,7 +20,7 @@ from photofinish.answer.speedups import break_even, speedups
 from photofinish.answer.times import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import LoaderInput, Schedule
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.reporting.tables import figures_table
 from photofinish.results import EpochTiming
 from photofinish.results.job import Job

@@ -185,7 +185,7 @@ def _evaluate_alone() -> None:
     """Evaluate experiments that only one device has trained. The stage needs both results."""
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
-    from photofinish.config.metrics import MetricsPlan
+    from photofinish.config.losses_and_metrics import MetricsPlan
     from photofinish.results.records import EVALUATED, MODEL
     from photofinish.results.trained import DEVICE_LABELS
 

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
-from photofinish.config.pytorch_names import FUSED, may_be_fused, why_not_captured
+from photofinish.config.pytorch_names import FUSED, may_be_fused
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.inside.counting import Operators, count_step, kernels_of_optimizer

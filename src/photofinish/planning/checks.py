@@ -13,7 +13,7 @@ from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
 from photofinish.config.experiment import BatchTransformSettings, Optimizer, Schedule
 from photofinish.config.loader import Params
-from photofinish.config.metrics import TORCHMETRICS
+from photofinish.config.losses_and_metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES

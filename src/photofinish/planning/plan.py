@@ -17,7 +17,7 @@ from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
 from photofinish.config.loader import Params
-from photofinish.config.metrics import MetricsPlan
+from photofinish.config.losses_and_metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.code_text import keep_hashes, sha256_of_code

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput, on_cpu, step_settings
-from photofinish.config.pytorch_names import why_not_captured
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError

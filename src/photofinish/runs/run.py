@@ -12,7 +12,7 @@ from typing import Self
 
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.metrics import CrossEntropy
+from photofinish.config.losses_and_metrics import CrossEntropy
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from photofinish.config.pytorch_names import TURNED_OFF, why_not_captured
+from photofinish.config.cuda_graphs import TURNED_OFF, why_not_captured
 from photofinish.errors import UserError
 from photofinish.models.custom import same_bits
 from photofinish.nested import samples_in

@@ -20,7 +20,7 @@ from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.training.torch_device import to_memory_format
 
 if TYPE_CHECKING:
-    from photofinish.config import metrics as params
+    from photofinish.config import losses_and_metrics as params
     from photofinish.config.experiment import Experiment, StepSettings
     from photofinish.data import TaskName
     from photofinish.training.batches import Batch

@@ -17,7 +17,7 @@ from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
-    from photofinish.config.metrics import EarlyStopping
+    from photofinish.config.losses_and_metrics import EarlyStopping
 
 
 class AveragedWeights:

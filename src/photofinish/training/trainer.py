@@ -49,7 +49,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
     from photofinish.data import TaskName
 
 WARM_UP_SECONDS = 0.2

@@ -21,7 +21,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
 
 
 class Scores(NamedTuple):
