@@ -66,7 +66,12 @@ class Setup:
         self.training = self.batches("train", run.experiment)
         has_validation = "validation" in self.split.manifest.counts
         self.validation = self.batches("validation", run.experiment) if has_validation else None
-        self.sample = self._sample()
+        manifest, settings = self.split.manifest, run.experiment.input
+        self.sample = SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
+        """Sample as the network gets it, after eval_transform and collate."""
+        if settings.name == "loader" and (settings.eval_transform or settings.collate):
+            part = part_of(self.split, "test")
+            self.sample = LoadedSamples(part, settings, run.experiment.seed).kind()
         self.data_seconds = clock.now_seconds() - started_seconds
         self._needs_contiguous: bool | None = None
 
@@ -123,14 +128,6 @@ class Setup:
                 len(self.split.manifest.class_names),
                 self.run.experiment.monitored,
             )
-
-    def _sample(self) -> SampleKind:
-        """Return a sample as the network gets it, after eval_transform and collate."""
-        manifest, given = self.split.manifest, self.run.experiment.input
-        if given.name == "loader" and (given.eval_transform or given.collate):
-            part = part_of(self.split, "test")
-            return LoadedSamples(part, given, self.run.experiment.seed).kind()
-        return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
     def batches(self, name: PartName, experiment: Experiment) -> Batches:
         return make_batches(
