@@ -159,6 +159,7 @@ class Worth:
     answer: Answer
     reason: Reason | None
     time_here: ByLoad
+    """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
@@ -180,6 +181,7 @@ class Worth:
 
     @property
     def is_here(self) -> bool:
+        """True if a GPU in this machine trained the job."""
         return self.about == "the GPU here"
 
     @property

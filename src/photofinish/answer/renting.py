@@ -109,6 +109,7 @@ class EstimatedJob:
         """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
     def on(self, accelerator: Accelerator) -> Estimate | None:
+        """Return the job's estimate, or None if its step can't be estimated."""
         run, operations = self._run, self._operations
         step = _estimate_step(run, run.settings, operations, accelerator)
         if step is None:
@@ -175,6 +176,7 @@ class EstimatedJob:
 def _larger_batch(
     run: Job, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
+    """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)

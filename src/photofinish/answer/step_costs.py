@@ -70,6 +70,7 @@ class StepCosts:
 
 
 def step_costs(job: Job) -> StepCosts | None:
+    """Return the times of a step's parts, or None if its steps were not taken apart."""
     settings, attribution, by_parts = job.settings, job.attribution, job.by_parts
     if not (settings and attribution and by_parts):
         return None

@@ -138,6 +138,7 @@ class ByLoad:
 
 
 def time_by_load(run: Job, *, with_seeds: bool = False) -> ByLoad:
+    """Return the times of the whole job."""
     time = _as_measured(run, with_seeds=with_seeds)
     if not run.busy:
         return ByLoad(time, time)

@@ -120,6 +120,7 @@ def check_params(*, is_shown: bool = False) -> None:
 
 
 def has_git() -> bool:
+    """Return True if this folder is in a Git repository."""
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 

@@ -270,6 +270,7 @@ class Experiment(Settings):
     """Number of seeds to train from, beginning with `seed`."""
 
     def monitored_metric(self) -> Metric | None:
+        """Return the metric that `early_stopping` follows, or None if it follows no metric."""
         monitor = self.early_stopping.monitor if self.early_stopping else None
         return next((metric for metric in self.metrics if metric.label == monitor), None)
 

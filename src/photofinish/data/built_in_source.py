@@ -161,6 +161,8 @@ def _parts(plan: DatasetPlan, dataset: TorchvisionDataset, transform: Any) -> li
 
 
 class _Row(NamedTuple):
+    """Image listed by the data set."""
+
     where: str
     """File and line of a CSV, or the image's path."""
     path: Path

@@ -108,6 +108,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def needs_profile(self) -> bool:
+        """Return True if an operator or a custom function without a formula may have run."""
         return bool(self.unknown or self.custom_functions)
 
     @contextmanager
@@ -228,9 +229,10 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _precision(values: Tensor, kind: str) -> str:
-    """PyTorch's flags let float32 products compute in TF32.
+    """Return the precision of a product.
 
-    By default, convolutions and recurrent layers do.
+    PyTorch's flags let float32 products compute in TF32. By default, convolutions and recurrent
+    layers do.
     """
     precision = _PRECISIONS.get(values.dtype, "other")
     if precision != "fp32":

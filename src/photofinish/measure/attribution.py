@@ -197,6 +197,7 @@ def measure_attribution(
 
 
 def changes_to_try(trainer: Trainer) -> dict[TriedBy, dict[str, Any]]:
+    """Return settings that the accelerator has and the training does not use."""
     experiment, device = trainer.experiment, trainer.device
     is_cuda = device.type == "cuda"
     # DataParallel's threads don't inherit autocast.
@@ -274,6 +275,7 @@ def _configured(
     is_cast: bool,
 ) -> Iterator[None]:
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
+    """Set up torch as for these settings, and restore it."""
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     with torch_restored(), cast() if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())

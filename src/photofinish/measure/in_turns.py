@@ -187,6 +187,7 @@ def scratch_state(trainer: Trainer) -> Iterator[TrainState]:
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads, and restore it."""
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(count)

@@ -98,6 +98,7 @@ def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
 
 
 def seconds_left(ends_seconds: float) -> float:
+    """Return the time until a deadline by `time.perf_counter`, or 0."""
     return max(0.0, ends_seconds - time.perf_counter())
 
 

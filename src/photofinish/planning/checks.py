@@ -26,6 +26,7 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
+    """Yield the paths that can't be used, and the names that reference/ lacks."""
     project = project_root().resolve()
     for name, dataset in params.datasets.items():
         for place in dataset.paths():
@@ -108,6 +109,7 @@ def _networks_of_timm() -> dict[Path, list[str]]:
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
+    """Return the arguments that photofinish passes if they are accepted."""
     if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):

@@ -150,6 +150,7 @@ def gpu_words(worth: Worth) -> str:
 
 
 def cost_text(gpu: Candidate) -> str:
+    """Return what a job costs on a GPU, or an empty text."""
     if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
@@ -259,6 +260,7 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
+    """Return what is not known, if the answer is open."""
     if job.slow_kernels:
         return say("slow kernels", precision=job.cpu.precision, slow=job.slow_kernels)
     if worth.is_here:
@@ -322,6 +324,7 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
 
 
 def runs_text(runs: tuple[int, int] | None) -> str:
+    """Return after how many runs renting pays off, or an empty text."""
     if runs is None:
         return ""
     return say("runs", runs="-".join(map(str, dict.fromkeys(runs))))

@@ -47,6 +47,8 @@ class JobAnswer:
 
 
 class AskFiles(NamedTuple):
+    """Files to write, if any."""
+
     json: Path | None = None
     html: Path | None = None
 
@@ -167,6 +169,7 @@ def step_line(run: Job, step: EpochStep) -> str | None:
 
 
 def seen_line(run: Job, watched: Watched | None) -> str:
+    """Return what was seen of a job, and what was not seen and is not counted."""
     figures = watched.figures if watched else None
     unseen = []
     if figures and not figures.validation_step_seconds:

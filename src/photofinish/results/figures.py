@@ -21,7 +21,9 @@ class Figure:
     write: Callable[[Any], str] = str
     """Function that formats a value for the page."""
     csv: bool = True
+    """True if it is a column of comparison.csv."""
     dvc: bool = False
+    """True if `dvc metrics` shows it."""
     value: Callable[[Job], Any] = lambda _job: None
     mlflow: str = ""
     """Metric of the run in MLflow. By default its name."""

@@ -234,6 +234,7 @@ class EpochByParts:
     between_seconds: float = 0.0
     """Time at an epoch's start beside its steps and waits, for example to save a checkpoint."""
     mean_waiting_seconds: float = 0.0
+    """Time of waits in an epoch."""
 
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:

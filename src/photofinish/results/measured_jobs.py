@@ -205,6 +205,7 @@ def measured_job(
 def job_of_experiment(
     measured: Measured, experiment: Experiment, custom_code: Mapping[str, str] | None = None
 ) -> Job:
+    """Return an experiment's whole job, of which only a sample was measured."""
     assert measured.training
     assert measured.epoch_steps
     changes: dict[str, Any] = {"experiment": experiment}
@@ -269,6 +270,7 @@ def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
 
 
 def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
+    """Return True if a script's command, files or time limit have changed since it ran."""
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
     return run.script.ran_as != (command, plan.files, plan.time_limit)

@@ -78,7 +78,10 @@ class Setup:
     def new_network(
         self, excluded: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> nn.Module:
-        """The first call tries a custom network in channels_last, within `excluded`."""
+        """Build the network with its initial weights, on the CPU.
+
+        The first call tries a custom network in channels_last, within `excluded`.
+        """
         run, sample = self.run, self.sample
         model, precision = run.experiment.model, run.experiment.precision
         classes = len(self.split.manifest.class_names)
@@ -99,6 +102,7 @@ class Setup:
         return network
 
     def check_custom_code(self, network: nn.Module) -> None:
+        """Raise UserError if a custom network or loss fails, or differs between two builds."""
         if not self.run.experiment.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest

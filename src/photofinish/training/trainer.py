@@ -118,7 +118,11 @@ class Trainer:
         return self.state.average.network if self.state.average else self.network
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Epoch times exclude the caller's work between epochs, where it may set `last_epoch`."""
+        """Train the remaining epochs.
+
+        Epoch times do not include the caller's work between epochs. There, the caller may set
+        `last_epoch`.
+        """
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
@@ -328,7 +332,10 @@ class Trainer:
             optimizer.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Seed and epoch determine batch order and dropout, which need no state."""
+        """Return all state that the rest of the run depends on.
+
+        Seed and epoch determine batch order and dropout, which need no state.
+        """
         return {
             "network": self.network.state_dict(),
             "average": self.state.average.network.state_dict() if self.state.average else {},

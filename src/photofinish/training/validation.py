@@ -34,6 +34,7 @@ class Scores(NamedTuple):
     """Number of correct predictions. A custom step counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
+    """Outputs and targets, if a metric needs them."""
 
 
 class Sums(NamedTuple):
