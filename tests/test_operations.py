@@ -23,7 +23,7 @@ from photofinish.inside.counting import Operators
 from photofinish.inside.counting import count_step as counts_of_step
 from photofinish.inside.memory import Allocations
 from photofinish.inside.script_step import ScriptStep
-from photofinish.measure.attribution import count_operations
+from photofinish.measure.operations import count_operations
 from photofinish.nested import leaves
 
 IMAGES = 4

@@ -10,10 +10,11 @@ from typing import Any
 
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import attempt, count, fp32_flops_a_second, profile
+from photofinish.measure.attribution import attempt, count, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Budget
 from photofinish.measure.loader_tries import measure_loader
+from photofinish.measure.operations import fp32_flops_a_second
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
