@@ -313,6 +313,123 @@ def losses():
         train(1)
         yield epoch
 for loss in losses(): print(loss)
+# epochs that go on while they help: up to 9 epochs, range(9)
+for epoch in range(9):
+    train(1)
+    if net(data[0][0]) > -1e9: pass
+    else: break
+# an iterator that ends sooner than its range: None
+rows = iter(data.tensors[0])
+for _ in range(100):
+    try: row = next(rows)
+    except StopIteration: break
+    step([row])
+# a flag that a called function sets: up to 9 epochs, range(9)
+stopper = types.SimpleNamespace(stops=False)
+def validate(): stopper.stops = bool(net(data[0][0]) < -1e9)
+for epoch in range(9):
+    train(1)
+    validate()
+    if stopper.stops: break
+# a flag of the module that a called function sets: up to 9 epochs, range(9)
+stops = False
+def validate():
+    global stops
+    stops = bool(net(data[0][0]) < -1e9)
+for epoch in range(9):
+    train(1)
+    validate()
+    if stops: break
+# epochs that pass through keywords: a part, 2 epochs, epochs
+def run(**settings): train(**settings)
+for epochs in (2, 3): run(epochs=epochs)
+# epochs that pass through a class method: a part, 2 epochs, epochs
+class Run:
+    @classmethod
+    def start(cls, *values): train(*values)
+for epochs in (2, 3): Run.start(epochs)
+# epochs that a called function changes: a part, 2 epochs, range(1, self.epochs + 1)
+trainer = Trainer(2)
+def grow(): trainer.epochs += 1
+for _ in range(2):
+    trainer.fit()
+    grow()
+# epochs that a setter changes: a part, 2 epochs, range(1, self.epochs + 1)
+class Tuned(Trainer):
+    def set(self, epochs): self.epochs = epochs
+trainer = Tuned(0)
+for epochs in (2, 3):
+    trainer.set(epochs)
+    trainer.fit()
+# training in another file that follows: a part, 2 epochs, epochs
+from pathlib import Path
+Path("tuning.py").write_text("def tune(train):\\n    train(3)\\n")
+import tuning
+train(2)
+tuning.tune(train)
+# episodes that end within their range: None
+for episode in range(3):
+    for t in range(50):
+        step(data[0])
+        is_done = net(data[0][0]) > -1e9
+        if is_done: break
+# an object that says which iteration steps: None
+class Every:
+    calls = 0
+    def is_due(self):
+        self.calls += 1
+        return self.calls % 3 == 0
+every = Every()
+for i in range(30):
+    if every.is_due(): step(data[0])
+# a list that grows: a part, 2 epochs, epochs
+tasks = [1]
+for task in tasks:
+    train(2)
+    if len(tasks) < 3: tasks.append(task)
+# a dry run: 1 epochs, epochs
+args = types.SimpleNamespace(dry_run=True)
+for epoch in range(9):
+    train(1)
+    if args.dry_run: break
+# a return within two conditions: up to 9 epochs, epochs
+def fit(epochs):
+    for epoch in range(epochs):
+        train(1)
+        if epoch > 1:
+            if net(data[0][0]) < -1e9: return
+fit(9)
+# an else after a loop that leaves: None
+for epoch in range(9):
+    for batch in loader:
+        step(batch)
+        if net(batch[0]).mean() < -1e9: break
+    else:
+        continue
+    break
+# a length whose property has effects: a part, 1 epochs, epochs
+class Shrinking:
+    left = 5
+    @property
+    def epochs(self):
+        self.left -= 1
+        return self.left
+shrinking = Shrinking()
+for epoch in range(shrinking.epochs): train(1)
+# a dictionary of its own kind: a part, 1 epochs, epochs
+class Counting:
+    calls = 0
+    def get(self, name):
+        self.calls += 1
+        return self.calls
+counting = Counting()
+for epoch in range(counting.get("epochs") + 2): train(1)
+# steps of varying size: a part, 1 epochs, epochs
+done = 0
+while done < 30:
+    size = 5 if done < 10 else 10
+    train(1)
+    done += size
 # source that is not in a file: None
 exec('for i in range(3):\\n for batch in loader:\\n  step(batch)')
 """

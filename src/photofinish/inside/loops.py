@@ -8,99 +8,55 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import inspect
 import itertools
-import math
+import linecache
 import re
 import sys
+import sysconfig
 import traceback
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
+
+from .expressions import (
+    STEADY,
+    all_of,
+    called,
+    count_of,
+    inside,
+    names_of,
+    texts_of,
+    unwrapped,
+    value_of,
+)
+from .lengths import Loop
 
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LOOPS = ast.For | ast.While | _COMPREHENSIONS
 _DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 """Packages whose loops repeat no step: hooks of optimizers, and Fire's search for a command."""
-_WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track", "progress_bar")
-"""Functions with as many items as their first argument."""
-_FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
-_METHODS = "<built-in method (get of dict|size of (Tensor|Parameter)) "
-"""Methods of dictionaries and tensors, which are not Python code."""
-_VARIABLES = ast.Name | ast.Attribute | ast.Subscript
-_PLAIN = _VARIABLES | ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.BinOp
-"""Expressions without effects, if their parts have none."""
 _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
-_PHASE = re.compile(r"\w+ == '.*'")  # of several
+_LIBRARIES = (
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+_TREES: dict[str, ast.Module] = {}
+"""Source by file: each new optimizer reads it again."""
+_PHASE = re.compile(r"\w+ == '.*'")
+"""Condition of one phase of several."""
 
 
-@dataclass(eq=False)
-class _Loop:
-    place: str = ""
-    text: str = ""
-    count: int | None = None
-    """Number of its iterations, or None if that is not known."""
-    is_pass: bool = False
-    """True if it goes once through data whose number of batches is not known here."""
-    is_range: bool = False
-    values: tuple[Any, ...] = ()
-    """Values of the variables that it counts."""
-    may_stop_at: str = ""
-    """Place of a condition that may end it before its last iteration."""
-    follows: str = ""
-    """Not a loop, but what trains after the step: "more", or "again" for the same call."""
-
-
-def length_of_loops() -> dict[str, Any] | None:
-    """Return the epochs or steps that the loops around the running step have, and where.
-
-    It is a part of the training if loops around these repeat it an unknown number of times, or if
-    more training follows. Return None if the number of iterations is not clear.
-    """
-    loops = _loops_around(inspect.currentframe()) or []
-    counted = [at for at, loop in enumerate(loops) if loop.count is not None] or [0]
-    passes = [at for at, loop in enumerate(loops) if loop.is_pass and at > counted[0]]
-    last = max((at for at in counted if at < min(passes, default=len(loops))), default=0)
-    # What follows within an iteration is of its epoch, or of another optimizer.
-    within = ("more", "again") if passes else ("more",)
-    loops = [loop for at, loop in enumerate(loops) if at < last or loop.follows not in within]
-    end = max((at for at, loop in enumerate(loops) if loop.is_pass), default=-1)
-    unclear = [at for at, loop in enumerate(loops) if loop.count is None and at != end]
-    inner = loops[max(unclear, default=-1) + 1 :]
-    known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
-    value = math.prod(loop.count or 0 for loop in known)
-    if not known or value < 1 or not all(loop.count for loop in inner[len(known) + 1 :]):
-        return None
-    shown = [loop for loop in known if loop.count != 1] or known[-1:]
-    by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
-    stops = [loop.may_stop_at for loop in known if loop.may_stop_at]
-    return {
-        "name": "epochs" if len(inner) > len(known) else "max_steps",
-        "value": value,
-        "by": f"{by}, may stop at {stops[0]}" if stops else by,
-        "may_stop": bool(stops),
-        "is_part": len(inner) < len(loops),
-    }
-
-
-def repeats_of(frame: FrameType | None) -> int | None:
-    """Return how often the loops around a frame's current call repeat it, or None if unclear."""
-    loops = _loops_around(frame)
-    if loops is None or any(loop.count is None for loop in loops):
-        return None
-    return math.prod(loop.count or 0 for loop in loops)
-
-
-def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
+def loops_around(frame: FrameType | None) -> list[Loop] | None:
     """Return the loops around a frame's current call, or None if its source is not clear."""
     frames = [
         frame
         for frame, _ in traceback.walk_stack(frame)
         if not frame.f_code.co_filename.startswith("<frozen")  # such as runpy
+        if not _only_passes_on(frame)
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
     try:
@@ -111,28 +67,63 @@ def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
         return None
 
 
+def _only_passes_on(frame: FrameType) -> bool:
+    """Return whether code without source, such as of `python -c`, neither loops nor calls more."""
+    file = frame.f_code.co_filename
+    return not (not file.startswith("<") or linecache.getlines(file, frame.f_globals)) and not any(
+        "JUMP_BACKWARD" in each.opname or ("CALL" in each.opname and each.offset > frame.f_lasti)
+        for each in dis.get_instructions(frame.f_code)
+    )
+
+
+def _tree(file: str, names: dict[str, Any]) -> ast.Module:
+    """Return the source of a module with these names. Raise OSError if it has none."""
+    if file not in _TREES:
+        lines = linecache.getlines(file, names)
+        if not lines:
+            raise OSError(file)
+        _TREES[file] = ast.parse("".join(lines))
+    return _TREES[file]
+
+
 class _Reader:
     """Reader of the loops around a step, frame by frame, the outermost first."""
 
     def __init__(self, frames: list[FrameType]) -> None:
-        self.loops: list[_Loop] = []
-        self._changes: dict[str, list[_Loop]] = {}
+        self.loops: list[Loop] = []
+        self._changes: dict[str, list[Loop]] = {}
         """Loops that change each variable."""
+        self._new: set[str] = set()
+        """Variables that a loop sets to what a call returns, such as a new optimizer."""
         files = {frame.f_code.co_filename: frame for frame in frames}
-        trees = {name: ast.parse("".join(inspect.findsource(files[name])[0])) for name in files}
+        trees = {name: _tree(name, frame.f_globals) for name, frame in files.items()}
         ways = [_way(frame, trees[frame.f_code.co_filename]) for frame in frames]
-        self._training = _training({_called(way[-1]) for way in ways}, trees.values())
+        for frame, way in zip(frames, ways, strict=True):
+            names = names_of(frame)
+            for call in all_of(way[0], ast.Call):
+                trees |= _trees_of(call.func, names)
+        self._stored = _stored(trees.values())
+        self._training = _training({called(way[-1]) for way in ways}, trees.values())
         for frame, way, callee in zip(frames, ways, [*frames[1:], None], strict=True):
-            self._names = _names(frame)
+            self._names = names_of(frame)
             self._read(Path(frame.f_code.co_filename).name, way)
-            if callee or _called(way[-1]) in ("fit", "train"):
+            if callee or called(way[-1]) in ("fit", "train"):
                 self._enter(callee and callee.f_code, way[-1])
-            elif _called(way[-1]) == "step" and {*self.loops[-1:]} & {*self._changing(way[-1])}:
-                self.loops[-1].count = 1  # each optimizer steps once
+            elif called(way[-1]) == "step":
+                # The arguments are an optimizer, for a scaler of gradients, or a closure.
+                optimizers = [
+                    node
+                    for node in (way[-1].func, *way[-1].args)
+                    if not callable(self._names.get(ast.unparse(node)))
+                    if not texts_of(node) & self._new
+                ]
+                for loop in self._changing(*optimizers):
+                    if loop is self.loops[-1]:
+                        loop.count = 1  # each optimizer steps once
 
     def _read(self, file: str, way: list[Any]) -> None:
         """Add the loops of a frame, and correct the counts of those before."""
-        self._follow(way[0], self.loops[-1:])
+        self._follow(way[0], self.loops[-1:], way)
         is_counted = False
         for node, inner in itertools.pairwise([*way, None]):
             lists = [each for _, each in ast.iter_fields(node) if isinstance(each, list)]
@@ -141,26 +132,28 @@ class _Reader:
             if isinstance(node, ast.If) and inner is not node.test:
                 self._depend(node.test, is_met=inner in node.body)
             elif isinstance(node, _LOOPS):
-                loop = _Loop(f"{file}:{node.lineno}", is_pass=isinstance(node, _COMPREHENSIONS))
+                loop = Loop(f"{file}:{node.lineno}", is_pass=isinstance(node, _COMPREHENSIONS))
                 self.loops.append(loop)
                 if is_counted:  # with all loops inside it, by the counter of a `while`
                     loop.count = 1
                 elif not loop.is_pass:
                     is_counted = self._read_loop(node, way, loop)
-                self._follow(node, [loop])
-            for each in before:
-                parts = each.body if isinstance(each, ast.If) else ()
-                if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
-                    self._depend(each.test)
+                self._follow(node, [loop], way)
+            own = _LOOPS | _DEFINITIONS
+            for each in inside(ast.Module(before, []), own):
+                if isinstance(each, ast.If):
+                    parts = inside(each, own)
+                    if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
+                        self._depend(each.test)
             if _words(after, {"step"}) & self._training:
                 again = ast.unparse(getattr(way[-1], "func", way[-1])) + "("
                 is_again = any(again in ast.unparse(each) for each in after)
-                self.loops.append(_Loop(follows="again" if is_again else "more"))
+                self.loops.append(Loop(follows="again" if is_again else "more"))
 
-    def _read_loop(self, node: Any, way: list[Any], loop: _Loop) -> bool:
+    def _read_loop(self, node: Any, way: list[Any], loop: Loop) -> bool:
         """Fill in a loop. Return True if it counts the steps of the innermost one."""
-        own = [*_inside(node, _DEFINITIONS)]
-        direct = [*_inside(node, _LOOPS | _DEFINITIONS)]
+        own = [*inside(node, _DEFINITIONS)]
+        direct = [*inside(node, _LOOPS | _DEFINITIONS)]
         # A counter that is never reset ends the loop sooner. One that is reset is patience.
         counters = {ast.unparse(each.target) for each in own if isinstance(each, ast.AugAssign)}
         counters -= {ast.unparse(to) for each in own for to in getattr(each, "targets", ())}
@@ -168,27 +161,48 @@ class _Reader:
         changed = {
             ast.unparse(each) for each in own if isinstance(getattr(each, "ctx", 0), ast.Store)
         }
-        changed |= _texts(*(each.func for each in own if isinstance(each, ast.Call)))
+        stored = {*changed}
+        changed |= texts_of(*(each.func for each in own if isinstance(each, ast.Call)))
         tests: list[Any] = []
         if isinstance(node, ast.For):
             self._read_for(node, loop)
-            counters |= _texts(node.target)
+            listed = ast.unparse(unwrapped(node.iter))
+            grows = {f"{listed}.{name}" for name in dir(list)} & changed
+            if grows or listed in counters:
+                loop.count, loop.is_pass = None, False
+            counters |= texts_of(node.target)
         else:
             is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
             tests, loop.text = node.test.values if is_and else [node.test], ast.unparse(node.test)
-        ends = [(test, node.lineno, True) for test in tests]
-        for each in own:
-            kinds = {*map(type, each.body)} if isinstance(each, ast.If) else set()
-            leaves = ast.Return in kinds or (ast.Break in kinds and each in direct)
-            ends += [(each.test, each.lineno, leaves)] if leaves or ast.Raise in kinds else []
-        counting = [test for test, *_ in ends if _texts(*_all(test, ast.Compare)) & counters]
-        for test, line, leaves in ends:
-            if leaves and test not in counting and _texts(test) & changed:
-                loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{line}"
-        if counting:
+        ends = [(test, node) for test in tests]
+        leaving = {each for each in own if _leaves(each)}
+        leaving -= {each for each in leaving if isinstance(each, ast.Break)} - {*direct}
+        ifs = [each for each in own if isinstance(each, ast.If)]
+        for each in ifs:
+            is_end = leaving & {*each.body} or any(isinstance(it, ast.Raise) for it in each.body)
+            ends += [(each.test, each)] if is_end else []
+        counting = [test for test, _ in ends if texts_of(*all_of(test, ast.Compare)) & counters]
+        stops = [*leaving - {*node.body, *itertools.chain(*(each.body for each in ifs))}]
+        for test, at in ends:
+            if test in counting or not (at is node or leaving & {*at.body}):
+                continue
+            if texts_of(test) & changed or _words([test], set()) & self._stored:
+                stops.append(at)
+            elif at is not node and value_of(test, self._names):  # a setting, such as a dry run
+                loop.count, loop.is_pass = (1 if at in node.body else None), False
+        for at in stops:
+            loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{at.lineno}"
+        without_items = any(
+            isinstance(each, ast.ExceptHandler)
+            and "StopIteration" in ast.unparse(each.type or each)
+            and leaving & {*each.body}
+            for each in own
+        )
+        if counting or without_items:
             loop.count, loop.is_pass = None, False
-        if any(isinstance(each, ast.Break | ast.Return) for each in node.body):
-            loop.count, loop.is_pass = 1, False
+        if any(_leaves(each) for each in node.body):
+            goes_on = any(isinstance(each, ast.Continue) for each in direct)
+            loop.count, loop.is_pass, loop.may_stop_at = None if goes_on else 1, False, ""
         if len(counting) != 1 or isinstance(node, ast.For):
             return False
         only: Any = counting[0]
@@ -201,56 +215,74 @@ class _Reader:
         innermost = [each for each in way if isinstance(each, ast.For | ast.While)][-1]
         if len(added) != 1 or added[0] not in node.body + innermost.body:
             return False
+        if texts_of(added[0].value) & stored:
+            return False
         nodes = added[0].target, only.comparators[0], added[0].value
-        now, most, by = (_value(each, self._names) for each in nodes)
+        now, most, by = (value_of(each, self._names) for each in nodes)
         now -= by * (added[0].lineno < way[-1].lineno)
         is_equal = isinstance(only.ops[0], ast.LtE | ast.GtE | ast.Eq) == (only in tests)
-        varies = _texts(nodes[2]) & changed
-        loop.count = None if varies else len(range(now, int(most) + is_equal, by))
+        loop.count = len(range(now, int(most) + is_equal, by))
         loop.text = ast.unparse(nodes[1])
         for outer in self._changing(nodes[1]):
             outer.count = None
         self._changes[left] = [loop]
         return added[0] not in node.body
 
-    def _read_for(self, node: ast.For, loop: _Loop) -> None:
-        iterable = _unwrapped(node.iter)
-        if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
+    def _read_for(self, node: ast.For, loop: Loop) -> None:
+        iterable = unwrapped(node.iter)
+        if isinstance(iterable, ast.Call) and called(iterable) in ("range", "trange"):
             iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
             is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
             loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
         loop.text = loop.text or ast.unparse(iterable)
-        loop.count, names = _count(iterable, self._names), _texts(node.target)
-        loop.is_pass = loop.count is None and _called(iterable) not in _ENDED_ELSEWHERE
-        for outer in () if loop.is_pass else self._changing(iterable):
+        loop.count, names = count_of(iterable, self._names), texts_of(node.target)
+        loop.is_pass = loop.count is None and called(iterable) not in _ENDED_ELSEWHERE
+        is_stored = bool(_words([iterable], set()) & self._stored)
+        outer_loops = self.loops[:-1] if is_stored else self._changing(iterable)
+        for outer in () if loop.is_pass else outer_loops:
             outer.count = None  # it changes how many iterations this one has
         self._changes |= {name: [loop] for name in names}
         loop.values = tuple(self._names[name] for name in names if name in self._names)
 
     def _depend(self, test: ast.expr, *, is_met: bool = False) -> None:
         """Correct the counts of loops in which a step depends on a condition."""
-        loops, is_modulo = self._changing(test), bool(_all(test, ast.Mod))
+        loops, is_modulo = self._changing(test), bool(all_of(test, ast.Mod))
         # Words may be phases, such as train and val. Only one of them steps.
         words = [each for each in self.loops if {str, bool} & {*map(type, each.values)}]
-        for loop in loops or words + (self.loops[-1:] if is_modulo else []):  # every so many
+        # Every so many, or as an object says, which may count.
+        innermost = self.loops[-1:] if is_modulo or is_unclear(test) else []
+        for loop in loops or words + innermost:
             if is_met and loop in words and _PHASE.fullmatch(ast.unparse(test)):
                 loop.count, loop.values = 1, ()
             elif not loop.is_pass:
                 loop.count = None
                 loop.is_pass = is_modulo and bool(loop.values) and not loop.is_range
 
-    def _changing(self, *nodes: ast.AST) -> list[_Loop]:
+    def _changing(self, *nodes: ast.AST) -> list[Loop]:
         """Return the loops that change what expressions name."""
-        changing = [self._changes.get(text, []) for text in _texts(*nodes)]
+        changing = [self._changes.get(text, []) for text in texts_of(*nodes)]
         return [*dict.fromkeys(itertools.chain(*changing))]
 
-    def _follow(self, node: ast.AST, loops: list[_Loop]) -> None:
+    def _follow(self, node: ast.AST, loops: list[Loop], way: list[Any]) -> None:
         """Note the variables that loops change by statements of their own."""
-        for each in _inside(node, _LOOPS | _DEFINITIONS):
+        for each in inside(node, _LOOPS | _DEFINITIONS):
             if isinstance(each, ast.AugAssign):
                 self._changes[ast.unparse(each.target)] = [*self._changing(each.target), *loops]
-            elif isinstance(each, ast.Assign) and (by := self._changing(_unwrapped(each.value))):
-                self._changes |= dict.fromkeys(_texts(*each.targets), by)
+            elif isinstance(each, ast.Assign | ast.NamedExpr):
+                assigned = each.targets if isinstance(each, ast.Assign) else [each.target]
+                targets = texts_of(*assigned)
+                changes = is_unclear(each.value) or targets & texts_of(each.value)
+                by = self._changing(unwrapped(each.value))
+                self._new |= targets if changes and not by else set()
+                by = [*by, *(loops if changes else [])]
+                self._changes |= dict.fromkeys(targets, by) if by else {}
+            elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
+                by = self._changing(*each.value.args) if each not in way else []
+                receiver = getattr(each.value.func, "value", each.value.func)
+                for changed in map(ast.unparse, (receiver, *each.value.args)):
+                    value = self._names.get(changed)
+                    if by and not isinstance(value, (int, float, str, ModuleType)):
+                        self._changes[changed] = by
 
     def _enter(self, code: CodeType | None, call: Any) -> None:
         """Follow what loops change into the function that is called."""
@@ -262,10 +294,14 @@ class _Reader:
             return
         values = [*call.args, *call.keywords]
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        own = [call.func, *values] if names[:1] == ("self",) else values
+        own = [call.func, *values] if names[:1] in (("self",), ("cls",)) else values
+        starred = [each for each in values if isinstance(each, ast.Starred)]
         for name, value in itertools.zip_longest(names, own[: len(names)]):
             named = [each for each in values if getattr(each, "arg", "") in (name, None)]
-            self._changes[name] = self._changing(*(named or [value or ast.Pass()]))
+            self._changes[name] = self._changing(*(named or [value or ast.Pass()]), *starred)
+        flags = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
+        for name in code.co_varnames[len(names) :][: sum(map(bool, flags))]:
+            self._changes[name] = self._changing(*values)
 
 
 def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
@@ -286,14 +322,39 @@ def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
     return way[own + name.endswith("comp>") :]
 
 
+def _trees_of(function: ast.expr, names: Mapping[str, Any]) -> dict[str, ast.Module]:
+    """Return the source file of a function or class that is called, unless it is of a library."""
+    try:
+        value = inspect.unwrap(value_of(function, names))
+        file = inspect.getfile(value)
+        module = vars(sys.modules[value.__module__])
+        return {} if file.startswith(_LIBRARIES) else {file: _tree(file, module)}
+    except Exception:  # noqa: BLE001  # not a function, or without source
+        return {}
+
+
 def _training(called: set[str], trees: Iterable[ast.Module]) -> set[str]:
     """Return the names of functions that train: those that run, and others that call these."""
     # Schedules have a step, and networks a method `train`.
     names = {"backward"} | called - {"", "step"} - vars(builtins).keys()
-    functions = [each for tree in trees for each in _all(tree, ast.FunctionDef)]
+    functions = [each for tree in trees for each in all_of(tree, ast.FunctionDef)]
     words = [(each.name, _words([each], {"step", "train"})) for each in functions]
     while callers := {name for name, within in words if within & names} - names:
         names |= callers
+    return names
+
+
+def _stored(trees: Iterable[ast.Module]) -> set[str]:
+    """Return the names outside themselves that functions set, other than for a new object."""
+    names: set[str] = set()
+    for function in (each for tree in trees for each in all_of(tree, ast.FunctionDef)):
+        for each in ast.walk(function) if function.name != "__init__" else ():
+            if isinstance(each, ast.Global | ast.Nonlocal):
+                names |= {*each.names}
+            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+                names.add(each.attr)
+            elif isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
+                names |= _words([each.value], set())
     return names
 
 
@@ -304,77 +365,12 @@ def _words(nodes: list[Any], unclear: set[str]) -> set[str]:
     return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
 
 
-def _names(frame: FrameType) -> Mapping[str, Any]:
-    """Return the variables of a frame."""
-    names: dict[str, Any] = {}
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        values = frame.f_locals
-        names = dict(values)
-        # Before Python 3.13, this snapshot keeps all local variables alive until it is cleared.
-        if isinstance(values, dict) and sys.getrefcount(values) == 3:  # none of the script's
-            values.clear()
-    return ChainMap(names, frame.f_globals, vars(builtins))
+def is_unclear(node: ast.AST) -> bool:
+    """Return whether code calls a function that may answer differently each time."""
+    return any(called(each) not in STEADY for each in all_of(node, ast.Call))
 
 
-def _unwrapped(node: Any) -> Any:
-    """Return what a call of a function with as many items takes."""
-    while _called(node) in _WRAPPERS and node.args:
-        node = node.args[0]
-    return node
-
-
-def _count(node: Any, names: Mapping[str, Any]) -> int | None:
-    """Return the number of items, or None if that is not known, or of data."""
-    called = _called(node)
-    try:
-        if called == "split":  # of folds
-            return int(_value(node.func.value, names).n_splits)
-        is_view = called in ("items", "keys", "values")
-        value = _value(node.func.value if is_view else node, names)
-        if type(value).__module__.startswith("tqdm"):
-            value = value.iterable
-        is_loader = any(kind.__name__ == "DataLoader" for kind in type(value).__mro__)
-        return None if is_loader or (is_view and not isinstance(value, dict)) else len(value)
-    except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
-        return None
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression, which the script has just evaluated itself.
-
-    Raise LookupError if that calls more than known functions without effects.
-    """
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            function = _value(each.func, names)
-            is_method = re.match(_METHODS, repr(function))
-            if not is_method and not any(function is known for known in _FUNCTIONS):
-                raise LookupError(ast.unparse(each))
-        elif isinstance(each, ast.Attribute):
-            if isinstance(getattr(type(_value(each.value, names)), each.attr, None), property):
-                raise LookupError(ast.unparse(each))  # it may have effects
-        elif isinstance(each, ast.expr) and not isinstance(each, _PLAIN):
-            raise LookupError(ast.unparse(each))
-    return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
-
-
-def _inside(node: ast.AST, without: Any) -> Iterator[Any]:
-    """Yield the nodes in a node, without those of some kinds and what is in them."""
-    for each in ast.iter_child_nodes(node):
-        if not isinstance(each, without):
-            yield each
-            yield from _inside(each, without)
-
-
-def _all(node: ast.AST, kinds: Any) -> list[Any]:
-    return [each for each in ast.walk(node) if isinstance(each, kinds)]
-
-
-def _texts(*nodes: ast.AST) -> set[str]:
-    """Return the variables that code names, with their attributes and items."""
-    return {ast.unparse(each) for node in nodes for each in _all(node, _VARIABLES)}
-
-
-def _called(node: Any) -> str:
-    """Return the last part of the name of a called function, or "" if nothing is called."""
-    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+def _leaves(node: ast.AST) -> bool:
+    """Return whether a statement ends a loop or the process."""
+    is_exit = isinstance(node, ast.Expr) and called(node.value) in ("exit", "_exit")
+    return is_exit or isinstance(node, ast.Break | ast.Return)
