@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import math
 import sys
 from collections import ChainMap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from types import BuiltinFunctionType, FrameType, FunctionType
 from typing import Any
 
@@ -19,11 +20,14 @@ _WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track",
 _FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
 _METHODS = ("get", "size")
 """Methods of dictionaries and tensors, which are not Python code."""
-STEADY = {*(known.__name__ for known in _FUNCTIONS), *_METHODS, *_WRAPPERS}
-STEADY |= {"isinstance", "hasattr", "is_available", "is_initialized", "get_rank"}
+_STEADY = {*(known.__name__ for known in _FUNCTIONS), *_METHODS, *_WRAPPERS}
+_STEADY |= {"isinstance", "hasattr", "is_available", "is_initialized", "get_rank"}
 """Functions that answer alike in each iteration, if they are given the same."""
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+LOOPS = ast.For | ast.While | COMPREHENSIONS
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _VARIABLES = ast.Name | ast.Attribute | ast.Subscript
-_PLAIN = _VARIABLES | ast.Constant | ast.List | ast.Tuple | ast.Dict
+_PLAIN = _VARIABLES | ast.Constant | ast.Slice | ast.List | ast.Tuple | ast.Dict
 _PLAIN |= ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare
 """Expressions without effects, if their parts have none."""
 _OWN_REFERENCES = 3
@@ -49,20 +53,20 @@ def unwrapped(node: Any) -> Any:
     return node
 
 
-def count_of(node: Any, names: Mapping[str, Any]) -> int | None:
-    """Return the number of items, or None if that is not known, or of data."""
+def count_of(node: Any, names: Mapping[str, Any]) -> tuple[float, bool]:
+    """Return the number of items, or NaN if that is not known, and whether they are batches."""
     function = called(node)
     try:
         if function == "split":  # of folds
-            return int(value_of(node.func.value, names).n_splits)
+            return int(value_of(node.func.value, names).n_splits), False
         is_view = function in ("items", "keys", "values")
         value = value_of(node.func.value if is_view else node, names)
         if type(value).__module__.startswith("tqdm"):
             value = value.iterable
         is_loader = any(kind.__name__ == "DataLoader" for kind in type(value).__mro__)
-        return None if is_loader or (is_view and not isinstance(value, dict)) else len(value)
+        return math.nan if is_view and not isinstance(value, dict) else len(value), is_loader
     except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
-        return None
+        return math.nan, False
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -70,24 +74,24 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
     Raise LookupError if that calls more than known functions without effects.
     """
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            function = value_of(each.func, names)
+    for part in ast.walk(node):
+        is_safe = isinstance(part, _PLAIN) or not isinstance(part, ast.expr)
+        if isinstance(part, ast.Call):
+            function = value_of(part.func, names)
             is_method = isinstance(function, BuiltinFunctionType) and function.__name__ in _METHODS
             is_method = is_method and isinstance(function.__self__, (dict, torch.Tensor))
-            if not is_method and not any(function is known for known in _FUNCTIONS):
-                raise LookupError(ast.unparse(each))
-        elif isinstance(each, ast.Attribute):
-            # A property may have effects. Without __getattr__, a missing one raises AttributeError.
-            attribute = inspect.getattr_static(value_of(each.value, names), each.attr)
+            is_safe = is_method or any(function is known for known in _FUNCTIONS)
+        elif isinstance(part, ast.Attribute):
+            # A property may have effects. Items of a mapping may be attributes.
+            value = value_of(part.value, names)
+            missing = (None,) if isinstance(value, Mapping) else ()
+            attribute = inspect.getattr_static(value, part.attr, *missing)
             getter = getattr(type(attribute), "__get__", None)
-            if isinstance(attribute, property) or isinstance(getter, FunctionType):
-                raise LookupError(ast.unparse(each))
-        elif isinstance(each, ast.Subscript):
-            if type(value_of(each.value, names)) not in (list, tuple, dict, torch.Size):
-                raise LookupError(ast.unparse(each))
-        elif isinstance(each, ast.expr) and not isinstance(each, _PLAIN):
-            raise LookupError(ast.unparse(each))
+            is_safe = not isinstance(attribute, property) and not isinstance(getter, FunctionType)
+        elif isinstance(part, ast.Subscript):
+            is_safe = isinstance(value_of(part.value, names), (list, tuple, Mapping))
+        if not is_safe:
+            raise LookupError(ast.unparse(part))
     return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
 
 
@@ -111,3 +115,66 @@ def texts_of(*nodes: ast.AST) -> set[str]:
 def called(node: Any) -> str:
     """Return the last part of the name of a called function, or "" if nothing is called."""
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+
+
+def stores_of(*nodes: ast.AST) -> list[Any]:
+    """Return the variables, attributes and items that code sets."""
+    parts = itertools.chain(*(all_of(node, _VARIABLES) for node in nodes))
+    return [part for part in parts if isinstance(part.ctx, ast.Store)]
+
+
+def words_of(nodes: Iterable[Any], unclear: Set[str] = frozenset()) -> set[str]:
+    """Return the names in code. Those of `unclear` count unless they are attributes."""
+    parts = [part for node in nodes for part in ast.walk(node)]
+    attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def is_unclear(node: ast.AST) -> bool:
+    """Return whether code calls a function that may answer differently each time."""
+    return any(called(call) not in _STEADY for call in all_of(node, ast.Call))
+
+
+def ends_of(loop: ast.AST) -> Iterator[tuple[list[ast.expr], Any]]:
+    """Yield each statement that may end a loop, after the conditions that lead to it."""
+    own, direct = [*inside(loop, DEFINITIONS)], [*inside(loop, LOOPS | DEFINITIONS)]
+    if isinstance(loop, ast.While):
+        yield from (([ast.UnaryOp(ast.Not(), test)], loop) for test in _parts_of(loop.test))
+    for end in own:
+        is_exit = isinstance(end, ast.Expr) and called(end.value) in ("exit", "_exit")
+        is_break = isinstance(end, ast.Break) and end in direct
+        if not (is_exit or is_break or isinstance(end, ast.Return | ast.Raise)):
+            continue
+        tests: list[ast.expr] = []
+        for part in (part for part in own if end in ast.walk(part)):
+            if isinstance(part, ast.If):
+                is_met = any(end in ast.walk(statement) for statement in part.body)
+                tests += _parts_of(part.test) if is_met else [ast.UnaryOp(ast.Not(), part.test)]
+            elif isinstance(part, ast.match_case):
+                tests.append(ast.Call(ast.Name("case"), [], []))
+            elif isinstance(part, ast.ExceptHandler):  # of what does not happen
+                tests.append(ast.Constant(False))
+        yield tests, end
+
+
+def _parts_of(test: ast.expr) -> list[ast.expr]:
+    """Return the conditions that all have to be met."""
+    is_and = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+    return test.values if is_and else [test]
+
+
+def comparison_of(tests: list[Any]) -> tuple[Any, bool]:
+    """Return the comparison that an only condition is, and whether it is met beyond its limit.
+
+    Return None if it is another condition, or is met below a limit.
+    """
+    is_negated = isinstance(tests[0], ast.UnaryOp) if tests else False
+    compare = tests[0].operand if is_negated else tests[0] if tests else None
+    kinds: Any = (ast.LtE, ast.Lt, ast.NotEq) if is_negated else (ast.Gt, ast.GtE, ast.Eq)
+    if (
+        len(tests) != 1
+        or not isinstance(compare, ast.Compare)
+        or not isinstance(compare.ops[0], kinds)
+    ):
+        return None, False
+    return compare, isinstance(compare.ops[0], kinds[0])

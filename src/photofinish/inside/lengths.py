@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -32,17 +32,27 @@ class Loop:
 
     place: str = ""
     text: str = ""
-    count: int | None = None
+    size: float = math.nan
+    """Number of iterations if nothing ends it before, or NaN if that is not known."""
+    count: float | None = None
     """Number of its iterations, or None if that is not known."""
     is_pass: bool = False
     """True if it goes once through data whose number of batches is not known here."""
     is_range: bool = False
-    values: tuple[Any, ...] = ()
-    """Values of the variables that it counts."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """Values of the variables that it sets to each item."""
+    sets: set[str] = field(default_factory=set)
+    """Variables that its statements set, other than by adding to them."""
+    limits: list[tuple[str, ...]] = field(default_factory=list)
+    """Counters that end it, each with its limit."""
     may_stop_at: str = ""
     """Place of a condition that may end it before its last iteration."""
     follows: str = ""
     """Not a loop, but what trains after the step: "more", or "again" for the same call."""
+
+    def end(self, count: float | None) -> None:
+        """Set the number of iterations of a loop that something ends."""
+        self.count, self.is_pass = count, False
 
 
 def unit_of(name: str) -> str | None:

@@ -9,43 +9,49 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import functools
 import inspect
 import itertools
 import linecache
+import math
 import re
-import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from .expressions import (
-    STEADY,
+    COMPREHENSIONS,
+    DEFINITIONS,
+    LOOPS,
     all_of,
     called,
+    comparison_of,
     count_of,
+    ends_of,
     inside,
+    is_unclear,
     names_of,
+    stores_of,
     texts_of,
     unwrapped,
     value_of,
+    words_of,
 )
 from .lengths import Loop
 
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_LOOPS = ast.For | ast.While | _COMPREHENSIONS
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 """Packages whose loops repeat no step: hooks of optimizers, and Fire's search for a command."""
 _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
+_TAKE_ALL = ("list", "max", "min", "sum", "tuple")
+"""Built-in functions that run a generator to its end."""
 _LIBRARIES = (
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
 )
-_TREES: dict[str, ast.Module] = {}
-"""Source by file: each new optimizer reads it again."""
+_VALUES = (int, float, str, ModuleType)
+"""Types of arguments that a called function does not change."""
 _PHASE = re.compile(r"\w+ == '.*'")
 """Condition of one phase of several."""
 
@@ -71,19 +77,18 @@ def _only_passes_on(frame: FrameType) -> bool:
     """Return whether code without source, such as of `python -c`, neither loops nor calls more."""
     file = frame.f_code.co_filename
     return not (not file.startswith("<") or linecache.getlines(file, frame.f_globals)) and not any(
-        "JUMP_BACKWARD" in each.opname or ("CALL" in each.opname and each.offset > frame.f_lasti)
-        for each in dis.get_instructions(frame.f_code)
+        "JUMP_BACKWARD" in step.opname or ("CALL" in step.opname and step.offset > frame.f_lasti)
+        for step in dis.get_instructions(frame.f_code)
     )
 
 
-def _tree(file: str, names: dict[str, Any]) -> ast.Module:
-    """Return the source of a module with these names. Raise OSError if it has none."""
-    if file not in _TREES:
-        lines = linecache.getlines(file, names)
-        if not lines:
-            raise OSError(file)
-        _TREES[file] = ast.parse("".join(lines))
-    return _TREES[file]
+@functools.cache  # each new optimizer reads it again
+def _tree(file: str) -> ast.Module:
+    """Return the source of a file. Raise OSError if it has none."""
+    lines = linecache.getlines(file)
+    if not lines:
+        raise OSError(file)
+    return ast.parse("".join(lines))
 
 
 class _Reader:
@@ -93,167 +98,194 @@ class _Reader:
         self.loops: list[Loop] = []
         self._changes: dict[str, list[Loop]] = {}
         """Loops that change each variable."""
-        self._new: set[str] = set()
-        """Variables that a loop sets to what a call returns, such as a new optimizer."""
-        files = {frame.f_code.co_filename: frame for frame in frames}
-        trees = {name: _tree(name, frame.f_globals) for name, frame in files.items()}
+        self._caught_at = ""
+        """Place that catches a custom exception, which may end the loops inside."""
+        codes = [frame.f_code for frame in frames]
+        trees = {code.co_filename: _tree(code.co_filename) for code in codes}
         ways = [_way(frame, trees[frame.f_code.co_filename]) for frame in frames]
-        for frame, way in zip(frames, ways, strict=True):
-            names = names_of(frame)
+        names = [names_of(frame) for frame in frames]
+        for way, known in zip(ways, names, strict=True):
             for call in all_of(way[0], ast.Call):
-                trees |= _trees_of(call.func, names)
-        self._stored = _stored(trees.values())
-        self._training = _training({called(way[-1]) for way in ways}, trees.values())
-        for frame, way, callee in zip(frames, ways, [*frames[1:], None], strict=True):
-            self._names = names_of(frame)
-            self._read(Path(frame.f_code.co_filename).name, way)
-            if callee or called(way[-1]) in ("fit", "train"):
-                self._enter(callee and callee.f_code, way[-1])
-            elif called(way[-1]) == "step":
-                # The arguments are an optimizer, for a scaler of gradients, or a closure.
-                optimizers = [
-                    node
-                    for node in (way[-1].func, *way[-1].args)
-                    if not callable(self._names.get(ast.unparse(node)))
-                    if not texts_of(node) & self._new
-                ]
-                for loop in self._changing(*optimizers):
-                    if loop is self.loops[-1]:
-                        loop.count = 1  # each optimizer steps once
+                trees |= _trees_of(call.func, known)
+        functions = [part for tree in trees.values() for part in all_of(tree, ast.FunctionDef)]
+        self._training = _training({called(way[-1]) for way in ways}, functions)
+        if frames[0].f_globals["__name__"] == "threading":
+            self.loops.append(Loop())  # other threads may do the same
+        for code, way, known, callee in zip(codes, ways, names, [*codes[1:], None], strict=True):
+            functions = [function for function in functions if function is not way[0]]
+            self._stored = set(itertools.chain(*map(_stored_by, functions)))
+            """Names that functions set which may be called at any time."""
+            self._code, self._way, self._names = code, way, known
+            self._outermost = len(self.loops)
+            self._read()
+            self._enter(callee, way[-1])
+        for loop in self.loops:
+            loop.count = None if loop.count == math.inf else loop.count
 
-    def _read(self, file: str, way: list[Any]) -> None:
+    def _read(self) -> None:
         """Add the loops of a frame, and correct the counts of those before."""
-        self._follow(way[0], self.loops[-1:], way)
-        is_counted = False
-        for node, inner in itertools.pairwise([*way, None]):
-            lists = [each for _, each in ast.iter_fields(node) if isinstance(each, list)]
-            block = next((each for each in lists if inner in each), [inner])
+        nested = LOOPS | DEFINITIONS
+        self._follow(self._way[0], self.loops[-1:])
+        for node, inner in itertools.pairwise([*self._way, None]):
+            lists = [part for _, part in ast.iter_fields(node) if isinstance(part, list)]
+            block = next((part for part in lists if inner in part), [inner])
             before, after = block[: block.index(inner)], block[block.index(inner) + 1 :]
             if isinstance(node, ast.If) and inner is not node.test:
                 self._depend(node.test, is_met=inner in node.body)
-            elif isinstance(node, _LOOPS):
-                loop = Loop(f"{file}:{node.lineno}", is_pass=isinstance(node, _COMPREHENSIONS))
-                self.loops.append(loop)
-                if is_counted:  # with all loops inside it, by the counter of a `while`
-                    loop.count = 1
-                elif not loop.is_pass:
-                    is_counted = self._read_loop(node, way, loop)
-                self._follow(node, [loop], way)
-            own = _LOOPS | _DEFINITIONS
-            for each in inside(ast.Module(before, []), own):
-                if isinstance(each, ast.If):
-                    parts = inside(each, own)
-                    if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
-                        self._depend(each.test)
-            if _words(after, {"step"}) & self._training:
-                again = ast.unparse(getattr(way[-1], "func", way[-1])) + "("
-                is_again = any(again in ast.unparse(each) for each in after)
+            elif isinstance(node, ast.Match):
+                self._depend(node.subject)
+            elif isinstance(node, ast.Try) and inner in node.body:
+                caught = texts_of(*(handler.type or handler for handler in node.handlers))
+                if any("." not in name for name in caught - vars(builtins).keys()):
+                    self._caught_at = self._place_of(node)
+            elif isinstance(node, LOOPS) and inner not in getattr(node, "orelse", ()):
+                self._read_loop(node, inner)
+                self._follow(node, self.loops[-1:])
+            for skip in inside(ast.Module(before, []), nested):
+                parts = inside(skip, nested) if isinstance(skip, ast.If) else ()
+                if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
+                    self._depend(skip.test)
+            if words_of(after, {"step"}) & self._training:
+                again = ast.unparse(getattr(self._way[-1], "func", self._way[-1])) + "("
+                is_again = any(again in ast.unparse(statement) for statement in after)
                 self.loops.append(Loop(follows="again" if is_again else "more"))
 
-    def _read_loop(self, node: Any, way: list[Any], loop: Loop) -> bool:
-        """Fill in a loop. Return True if it counts the steps of the innermost one."""
-        own = [*inside(node, _DEFINITIONS)]
-        direct = [*inside(node, _LOOPS | _DEFINITIONS)]
-        # A counter that is never reset ends the loop sooner. One that is reset is patience.
-        counters = {ast.unparse(each.target) for each in own if isinstance(each, ast.AugAssign)}
-        counters -= {ast.unparse(to) for each in own for to in getattr(each, "targets", ())}
-        # A flag of early stopping is set or called in the loop. One of the command line is not.
-        changed = {
-            ast.unparse(each) for each in own if isinstance(getattr(each, "ctx", 0), ast.Store)
-        }
-        stored = {*changed}
-        changed |= texts_of(*(each.func for each in own if isinstance(each, ast.Call)))
-        tests: list[Any] = []
-        if isinstance(node, ast.For):
-            self._read_for(node, loop)
-            listed = ast.unparse(unwrapped(node.iter))
-            grows = {f"{listed}.{name}" for name in dir(list)} & changed
-            if grows or listed in counters:
-                loop.count, loop.is_pass = None, False
-            counters |= texts_of(node.target)
-        else:
-            is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-            tests, loop.text = node.test.values if is_and else [node.test], ast.unparse(node.test)
-        ends = [(test, node) for test in tests]
-        leaving = {each for each in own if _leaves(each)}
-        leaving -= {each for each in leaving if isinstance(each, ast.Break)} - {*direct}
-        ifs = [each for each in own if isinstance(each, ast.If)]
-        for each in ifs:
-            is_end = leaving & {*each.body} or any(isinstance(it, ast.Raise) for it in each.body)
-            ends += [(each.test, each)] if is_end else []
-        counting = [test for test, _ in ends if texts_of(*all_of(test, ast.Compare)) & counters]
-        stops = [*leaving - {*node.body, *itertools.chain(*(each.body for each in ifs))}]
-        for test, at in ends:
-            if test in counting or not (at is node or leaving & {*at.body}):
-                continue
-            if texts_of(test) & changed or _words([test], set()) & self._stored:
-                stops.append(at)
-            elif at is not node and value_of(test, self._names):  # a setting, such as a dry run
-                loop.count, loop.is_pass = (1 if at in node.body else None), False
-        for at in stops:
-            loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{at.lineno}"
-        without_items = any(
-            isinstance(each, ast.ExceptHandler)
-            and "StopIteration" in ast.unparse(each.type or each)
-            and leaving & {*each.body}
-            for each in own
-        )
-        if counting or without_items:
-            loop.count, loop.is_pass = None, False
-        if any(_leaves(each) for each in node.body):
-            goes_on = any(isinstance(each, ast.Continue) for each in direct)
-            loop.count, loop.is_pass, loop.may_stop_at = None if goes_on else 1, False, ""
-        if len(counting) != 1 or isinstance(node, ast.For):
-            return False
-        only: Any = counting[0]
-        left = ast.unparse(getattr(only, "left", only))
-        added = [
-            each
-            for each in own
-            if isinstance(each, ast.AugAssign) and ast.unparse(each.target) == left
-        ]
-        innermost = [each for each in way if isinstance(each, ast.For | ast.While)][-1]
-        if len(added) != 1 or added[0] not in node.body + innermost.body:
-            return False
-        if texts_of(added[0].value) & stored:
-            return False
-        nodes = added[0].target, only.comparators[0], added[0].value
-        now, most, by = (value_of(each, self._names) for each in nodes)
-        now -= by * (added[0].lineno < way[-1].lineno)
-        is_equal = isinstance(only.ops[0], ast.LtE | ast.GtE | ast.Eq) == (only in tests)
-        loop.count = len(range(now, int(most) + is_equal, by))
-        loop.text = ast.unparse(nodes[1])
-        for outer in self._changing(nodes[1]):
-            outer.count = None
-        self._changes[left] = [loop]
-        return added[0] not in node.body
+    def _place_of(self, node: Any) -> str:
+        return f"{Path(self._code.co_filename).name}:{node.lineno}"
 
-    def _read_for(self, node: ast.For, loop: Loop) -> None:
+    def _read_loop(self, node: Any, inner: Any) -> None:
+        """Add a loop, with the number of its iterations."""
+        loop = Loop(self._place_of(node), may_stop_at=self._caught_at)
+        self.loops.append(loop)
+        items = node.generators[0] if isinstance(node, COMPREHENSIONS) else node
+        if isinstance(node, ast.While):
+            loop.text, loop.size = ast.unparse(node.test), math.inf
+        elif inner in (items.iter, None) and items is node:  # a generator, whose own loops count
+            loop.size = 1
+        elif items is node or not (items.ifs or node.generators[1:]):
+            self._read_items(items, loop)
+        loop.count = None if loop.is_pass or math.isnan(loop.size) else loop.size
+        self._read_ends(node, loop)
+
+    def _read_items(self, node: Any, loop: Loop) -> None:
+        """Fill in a loop over items."""
         iterable = unwrapped(node.iter)
-        if isinstance(iterable, ast.Call) and called(iterable) in ("range", "trange"):
-            iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
+        loop.is_range = called(iterable) in ("range", "trange")
+        if loop.is_range:
+            iterable = ast.Call(ast.Name("range"), iterable.args, [])
             is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
             loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
         loop.text = loop.text or ast.unparse(iterable)
-        loop.count, names = count_of(iterable, self._names), texts_of(node.target)
-        loop.is_pass = loop.count is None and called(iterable) not in _ENDED_ELSEWHERE
-        is_stored = bool(_words([iterable], set()) & self._stored)
-        outer_loops = self.loops[:-1] if is_stored else self._changing(iterable)
-        for outer in () if loop.is_pass else outer_loops:
-            outer.count = None  # it changes how many iterations this one has
-        self._changes |= {name: [loop] for name in names}
-        loop.values = tuple(self._names[name] for name in names if name in self._names)
+        is_endless = called(iterable) in _ENDED_ELSEWHERE
+        loop.size, is_data = (math.inf, False) if is_endless else count_of(iterable, self._names)
+        loop.is_pass = is_data or (math.isnan(loop.size) and not loop.is_range)
+        is_stored = bool(words_of([iterable]) & self._stored)
+        if not loop.is_pass:
+            for outer in self.loops[:-1] if is_stored else self._changing(iterable):
+                outer.count = None  # each of its iterations has another number of these
+        for name in map(ast.unparse, stores_of(node.target)):
+            self._changes[name] = [loop]
+            loop.values[name] = self._names.get(name)
+
+    def _read_ends(self, node: Any, loop: Loop) -> None:
+        """Correct a loop's count by what may end it before its last iteration."""
+        own, direct = [*inside(node, DEFINITIONS)], [*inside(node, LOOPS | DEFINITIONS)]
+        adds = {part.target: part for part in own if _is_count(part)}
+        loop.sets = {ast.unparse(part) for part in stores_of(*own) if part not in adds}
+        calls = texts_of(*(part.func for part in own if isinstance(part, ast.Call))) - {"self"}
+        self._changed = {*loop.sets, *map(ast.unparse, adds), *calls}
+        # A counter that is never reset ends a loop. One that is reset is patience.
+        counters: dict[str, Any] = {ast.unparse(target): add for target, add in adds.items()}
+        local = {*self._code.co_varnames} if self._outermost else counters.keys()
+        counters = {name: counters[name] for name in (counters.keys() & local) - loop.sets}
+        if loop.is_range or called(getattr(node, "iter", None)) in ("count", "enumerate"):
+            counters |= dict.fromkeys([*loop.values][:1], node)
+        ends_by_items = any(
+            isinstance(part, ast.ExceptHandler) and "StopIteration" in ast.unparse(part)
+            for part in own
+            if all_of(part, ast.Break | ast.Return)
+        )
+        if ends_by_items or f"{loop.text}.append" in self._changed or loop.text in counters:
+            loop.end(None)
+        goes_on = any(isinstance(part, ast.Continue) for part in direct)
+        for tests, end in ends_of(node):
+            settings = [self._setting(test) for test in tests]
+            tests = [test for test, is_met in zip(tests, settings, strict=True) if is_met is None]
+            if False in settings:
+                continue
+            compare, is_beyond = comparison_of(tests)
+            add = counters.get(ast.unparse(compare.left)) if compare else None
+            if add and not self._varies(compare.comparators[0]):
+                is_each = add in [node, *node.body] and not goes_on
+                is_inner = add not in [node, *direct]  # an inner loop may count the rest
+                turns = 0 if is_inner else self._turns(compare, add, is_beyond=is_beyond)
+                self._end_by_counter(compare, turns, end, is_each=is_each)
+            elif tests and not isinstance(end, ast.Raise):
+                loop.may_stop_at = self._place_of(end)
+                loop.is_pass = loop.is_pass and True not in settings  # it cuts all passes short
+            elif not tests:
+                loop.end(None if any(isinstance(part, ast.Continue) for part in own) else 1)
+                loop.may_stop_at = ""
+
+    def _setting(self, test: ast.expr) -> bool | None:
+        """Return whether a condition is met in all iterations, or None if it may vary."""
+        if self._varies(test) or is_unclear(test) or self._changing(test):
+            return None
+        try:
+            return bool(value_of(test, self._names))
+        except Exception:  # noqa: BLE001  # it does more than known functions
+            return None
+
+    def _varies(self, node: ast.AST) -> bool:
+        """Return whether the loop or another function may change what an expression names."""
+        return bool(texts_of(node) & self._changed or words_of([node]) & self._stored)
+
+    def _turns(self, compare: Any, add: Any, *, is_beyond: bool) -> int:
+        """Return how often a step is taken until a counter is at its limit, or beyond."""
+        step = self._way[-1]
+        by = add.value.value if isinstance(add, ast.AugAssign) else 1
+        # The counter has its value of the first step, before or after it was first added to.
+        begin = value_of(compare.left, self._names) - by * _is_before(add, step)
+        limit = int(value_of(compare.comparators[0], self._names))
+        turns = len(range(begin, limit + is_beyond, by))
+        return turns + _is_before(step, compare) - _is_before(add, compare)
+
+    def _end_by_counter(self, compare: Any, turns: int, end: Any, *, is_each: bool) -> None:
+        """Correct the counts of a loop, and of those around it, that a counter ends."""
+        loop, limit = self.loops[-1], tuple(map(ast.unparse, (compare.left, *compare.comparators)))
+        loop.limits.append(limit)
+        outer_loops = [outer for outer in self.loops[self._outermost : -1] if not outer.follows]
+        is_reset = limit[0] in loop.sets  # by the loop over items that it numbers
+        around = itertools.takewhile(lambda outer: limit[0] not in outer.sets, outer_loops[::-1])
+        group = [loop] if is_reset else [loop, *around]
+        most = math.prod(part.size for part in group)
+        ends_all = isinstance(end, ast.Return | ast.Expr | ast.Raise)
+        ends_all = ends_all or all(limit in part.limits for part in group)
+        if is_each and ends_all and not turns >= most:
+            for part in group:
+                part.end(1)
+            group[-1].count, group[-1].text = turns, limit[1]
+            group[-1].may_stop_at = loop.place if math.isnan(most) else group[-1].may_stop_at
+        elif len(group) > 1 and most > turns > most - loop.size:
+            group[1].may_stop_at = self._place_of(end)
+        elif not turns >= most:
+            for part in group:
+                part.end(None)
 
     def _depend(self, test: ast.expr, *, is_met: bool = False) -> None:
         """Correct the counts of loops in which a step depends on a condition."""
-        loops, is_modulo = self._changing(test), bool(all_of(test, ast.Mod))
-        # Words may be phases, such as train and val. Only one of them steps.
-        words = [each for each in self.loops if {str, bool} & {*map(type, each.values)}]
-        # Every so many, or as an object says, which may count.
-        innermost = self.loops[-1:] if is_modulo or is_unclear(test) else []
-        for loop in loops or words + innermost:
-            if is_met and loop in words and _PHASE.fullmatch(ast.unparse(test)):
-                loop.count, loop.values = 1, ()
+        is_modulo, text = bool(all_of(test, ast.Mod)), ast.unparse(test)
+        loops = []
+        for name in texts_of(test):
+            changing = self._changes.get(name, [])
+            # What changes in a pass varies within each iteration around it.
+            loops += [loop for loop in changing if loop.is_pass] or changing
+        is_unknown = is_modulo or is_unclear(test) or "len(" in text
+        if not loops and (is_unknown or words_of([test]) & self._stored):
+            loops = self.loops[-1:]
+        for loop in loops:
+            if is_met and _PHASE.fullmatch(text) and str in map(type, loop.values.values()):
+                loop.count, loop.values = 1, {}
             elif not loop.is_pass:
                 loop.count = None
                 loop.is_pass = is_modulo and bool(loop.values) and not loop.is_range
@@ -263,45 +295,67 @@ class _Reader:
         changing = [self._changes.get(text, []) for text in texts_of(*nodes)]
         return [*dict.fromkeys(itertools.chain(*changing))]
 
-    def _follow(self, node: ast.AST, loops: list[Loop], way: list[Any]) -> None:
+    def _follow(self, node: ast.AST, loops: list[Loop]) -> None:
         """Note the variables that loops change by statements of their own."""
-        for each in inside(node, _LOOPS | _DEFINITIONS):
-            if isinstance(each, ast.AugAssign):
-                self._changes[ast.unparse(each.target)] = [*self._changing(each.target), *loops]
-            elif isinstance(each, ast.Assign | ast.NamedExpr):
-                assigned = each.targets if isinstance(each, ast.Assign) else [each.target]
-                targets = texts_of(*assigned)
-                changes = is_unclear(each.value) or targets & texts_of(each.value)
-                by = self._changing(unwrapped(each.value))
-                self._new |= targets if changes and not by else set()
-                by = [*by, *(loops if changes else [])]
-                self._changes |= dict.fromkeys(targets, by) if by else {}
-            elif isinstance(each, ast.Expr) and isinstance(each.value, ast.Call):
-                by = self._changing(*each.value.args) if each not in way else []
-                receiver = getattr(each.value.func, "value", each.value.func)
-                for changed in map(ast.unparse, (receiver, *each.value.args)):
-                    value = self._names.get(changed)
-                    if by and not isinstance(value, (int, float, str, ModuleType)):
-                        self._changes[changed] = by
+        for part in inside(node, LOOPS | DEFINITIONS):
+            value, by = getattr(part, "value", None), loops
+            if isinstance(part, ast.AugAssign):
+                changed = {ast.unparse(part.target)}
+            elif isinstance(part, ast.Assign | ast.NamedExpr):
+                changed = texts_of(*getattr(part, "targets", [getattr(part, "target", part)]))
+                is_new = is_unclear(value) or changed & texts_of(value)
+                by = self._changing(unwrapped(value)) + (loops if is_new else [])
+            elif isinstance(part, ast.Expr) and isinstance(value, ast.Call):
+                changed = texts_of(getattr(value.func, "value", value.func), *value.args)
+                changed = {
+                    text for text in changed if not isinstance(self._names.get(text), _VALUES)
+                }
+                by = by if called(value) == "append" else self._changing(*value.args)
+                by = by if part not in self._way else []
+            else:
+                continue
+            self._changes |= dict.fromkeys(changed, by) if by else {}
 
-    def _enter(self, code: CodeType | None, call: Any) -> None:
+    def _enter(self, callee: CodeType | None, call: Any) -> None:
         """Follow what loops change into the function that is called."""
+        if callee and callee.co_flags & inspect.CO_GENERATOR:
+            iterable = unwrapped(call.iter if isinstance(call, ast.For) else call)
+            is_looped = any(getattr(node, "iter", None) in (call, iterable) for node in self._way)
+            is_whole = is_looped and called(iterable) in (callee.co_name, "")
+            if not (is_whole or called(call) in _TAKE_ALL):
+                raise LookupError(ast.unparse(call))  # it may be left
+        elif callee and self._is_built_in(call):
+            raise LookupError(ast.unparse(call))  # it may call more, as map does
         if not isinstance(call, ast.Call):
             return
-        for loop in self._changing(call.func):
-            loop.count = None  # another iteration may call another function
-        if code is None:
-            return
-        values = [*call.args, *call.keywords]
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        own = [call.func, *values] if names[:1] in (("self",), ("cls",)) else values
-        starred = [each for each in values if isinstance(each, ast.Starred)]
-        for name, value in itertools.zip_longest(names, own[: len(names)]):
-            named = [each for each in values if getattr(each, "arg", "") in (name, None)]
-            self._changes[name] = self._changing(*(named or [value or ast.Pass()]), *starred)
-        flags = code.co_flags & inspect.CO_VARARGS, code.co_flags & inspect.CO_VARKEYWORDS
-        for name in code.co_varnames[len(names) :][: sum(map(bool, flags))]:
-            self._changes[name] = self._changing(*values)
+        if callee or called(call) in ("fit", "train"):
+            for loop in self._changing(call.func):
+                loop.count = None  # another iteration may call another function
+        elif called(call) == "step" and self.loops:
+            # Each optimizer steps once. A scaler of gradients gets the optimizer.
+            texts = texts_of(
+                call.func, *(value for value in call.args if isinstance(value, ast.Name))
+            )
+            if texts & self.loops[-1].values.keys():
+                self.loops[-1].end(1)
+        names, values = callee.co_varnames if callee else (), call.args
+        values = [call.func, *values] if names[:1] in (("self",), ("cls",)) else values
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        starred = [value for value in values if isinstance(value, ast.Starred)]
+        starred += [keywords[None]] if None in keywords else []
+        count = callee.co_argcount + callee.co_kwonlyargcount if callee else 0
+        for at, name in enumerate(names[:count]):
+            value = keywords.get(name, [*values, *[ast.Pass()] * count][at])
+            self._changes[name] = self._changing(value, *starred)
+        flags = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS) if callee else ()
+        has = [flag for flag in flags if callee.co_flags & flag]
+        for name in names[count : count + len(has)]:
+            self._changes[name] = self._changing(*values, *keywords.values())
+
+    def _is_built_in(self, call: Any) -> bool:
+        """Return whether a built-in function is called, such as map."""
+        name = call.func.id if isinstance(getattr(call, "func", None), ast.Name) else None
+        return name in vars(builtins) and self._names[name] is vars(builtins)[name]
 
 
 def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
@@ -317,60 +371,45 @@ def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
         if (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
     ]
     name = frame.f_code.co_name
-    kinds: Any = _COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else _DEFINITIONS
+    kinds: Any = COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else DEFINITIONS
     own = max((at for at, node in enumerate(way) if isinstance(node, kinds)), default=0)
     return way[own + name.endswith("comp>") :]
 
 
-def _trees_of(function: ast.expr, names: Mapping[str, Any]) -> dict[str, ast.Module]:
+def _trees_of(function: ast.expr, names: Any) -> dict[str, ast.Module]:
     """Return the source file of a function or class that is called, unless it is of a library."""
     try:
-        value = inspect.unwrap(value_of(function, names))
-        file = inspect.getfile(value)
-        module = vars(sys.modules[value.__module__])
-        return {} if file.startswith(_LIBRARIES) else {file: _tree(file, module)}
+        file = inspect.getfile(inspect.unwrap(value_of(function, names)))
+        return {} if file.startswith(_LIBRARIES) else {file: _tree(file)}
     except Exception:  # noqa: BLE001  # not a function, or without source
         return {}
 
 
-def _training(called: set[str], trees: Iterable[ast.Module]) -> set[str]:
+def _training(called_names: set[str], functions: list[ast.FunctionDef]) -> set[str]:
     """Return the names of functions that train: those that run, and others that call these."""
     # Schedules have a step, and networks a method `train`.
-    names = {"backward"} | called - {"", "step"} - vars(builtins).keys()
-    functions = [each for tree in trees for each in all_of(tree, ast.FunctionDef)]
-    words = [(each.name, _words([each], {"step", "train"})) for each in functions]
+    names = {"backward"} | called_names - {"", "step"} - vars(builtins).keys()
+    words = [(function.name, words_of([function], {"step", "train"})) for function in functions]
     while callers := {name for name, within in words if within & names} - names:
         names |= callers
     return names
 
 
-def _stored(trees: Iterable[ast.Module]) -> set[str]:
-    """Return the names outside themselves that functions set, other than for a new object."""
-    names: set[str] = set()
-    for function in (each for tree in trees for each in all_of(tree, ast.FunctionDef)):
-        for each in ast.walk(function) if function.name != "__init__" else ():
-            if isinstance(each, ast.Global | ast.Nonlocal):
-                names |= {*each.names}
-            elif isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
-                names.add(each.attr)
-            elif isinstance(each, ast.Subscript) and isinstance(each.ctx, ast.Store):
-                names |= _words([each.value], set())
+def _stored_by(function: ast.FunctionDef) -> set[str]:
+    """Return the names outside itself that a function sets, other than for a new object."""
+    parts = [*inside(function, DEFINITIONS)] if function.name != "__init__" else []
+    names = {name for part in parts for name in getattr(part, "names", ()) if isinstance(name, str)}
+    for part in stores_of(*parts):
+        names |= {part.attr} if isinstance(part, ast.Attribute) else set()
+        names |= words_of([part.value]) if isinstance(part, ast.Subscript) else set()
     return names
 
 
-def _words(nodes: list[Any], unclear: set[str]) -> set[str]:
-    """Return the names in code. Those of `unclear` count unless they are attributes."""
-    parts = [part for node in nodes for part in ast.walk(node)]
-    attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
-    return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
+def _is_count(node: Any) -> bool:
+    """Return whether a statement adds a constant."""
+    is_sum = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    return is_sum and isinstance(node.value, ast.Constant)
 
 
-def is_unclear(node: ast.AST) -> bool:
-    """Return whether code calls a function that may answer differently each time."""
-    return any(called(each) not in STEADY for each in all_of(node, ast.Call))
-
-
-def _leaves(node: ast.AST) -> bool:
-    """Return whether a statement ends a loop or the process."""
-    is_exit = isinstance(node, ast.Expr) and called(node.value) in ("exit", "_exit")
-    return is_exit or isinstance(node, ast.Break | ast.Return)
+def _is_before(node: Any, other: Any) -> bool:
+    return (node.lineno, node.col_offset) < (other.lineno, other.col_offset)
