@@ -1,17 +1,22 @@
-"""Expressions of a running script: their values, without effects, and what they name."""
+"""Source of a running script: its functions, its expressions and their values, without effects."""
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import inspect
 import itertools
+import linecache
 import math
+import re
 import sys
+import sysconfig
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Set
+from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +35,12 @@ _VARIABLES = ast.Name | ast.Attribute | ast.Subscript
 _PLAIN = _VARIABLES | ast.Constant | ast.Slice | ast.List | ast.Tuple | ast.Dict
 _PLAIN |= ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare
 """Expressions without effects, if their parts have none."""
+_LIBRARIES = (
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
+_OF_TRAINING = re.compile("epoch|step|stop|train")
+"""Words of files whose functions may train, or set what a length depends on."""
 _OWN_REFERENCES = 3
 """References to a frame's snapshot of variables if the script itself has none."""
 
@@ -117,15 +128,15 @@ def called(node: Any) -> str:
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 
 
-def stores_of(*nodes: ast.AST) -> list[Any]:
-    """Return the variables, attributes and items that code sets."""
-    parts = itertools.chain(*(all_of(node, _VARIABLES) for node in nodes))
-    return [part for part in parts if isinstance(part.ctx, ast.Store)]
+def stores_of(parts: Iterable[ast.AST]) -> list[Any]:
+    """Return the variables, attributes and items among parts of code that it sets."""
+    variables = [part for part in parts if isinstance(part, _VARIABLES)]
+    return [part for part in variables if isinstance(part.ctx, ast.Store)]
 
 
-def words_of(nodes: Iterable[Any], unclear: Set[str] = frozenset()) -> set[str]:
-    """Return the names in code. Those of `unclear` count unless they are attributes."""
-    parts = [part for node in nodes for part in ast.walk(node)]
+def words_of(parts: Iterable[Any], unclear: Set[str] = frozenset()) -> set[str]:
+    """Return the names among parts of code. Those of `unclear` count unless they are attributes."""
+    parts = [*parts]
     attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
     return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
 
@@ -178,3 +189,70 @@ def comparison_of(tests: list[Any]) -> tuple[Any, bool]:
     ):
         return None, False
     return compare, isinstance(compare.ops[0], kinds[0])
+
+
+@functools.cache  # each new optimizer reads it again
+def tree_of(file: str) -> ast.Module:
+    """Return the source of a file. Raise OSError if it has none."""
+    lines = linecache.getlines(file)
+    if not lines:
+        raise OSError(file)
+    return ast.parse("".join(lines))
+
+
+def way_of(frame: FrameType, tree: ast.Module) -> list[Any]:
+    """Return the nodes around a frame's current call, from its function to the call."""
+    at: Any = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    line, end_line, column, end_column = at  # of code without positions, these are None
+    way, nodes = [tree], [*ast.iter_child_nodes(tree)]
+    while nodes:
+        node: Any = nodes.pop()
+        is_around = not hasattr(node, "lineno") or (
+            (node.lineno, node.col_offset) <= (line, column)
+            and (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
+        )
+        way += [node] if is_around and hasattr(node, "lineno") else []
+        nodes += ast.iter_child_nodes(node) if is_around else []
+    name = frame.f_code.co_name
+    kinds: Any = COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else DEFINITIONS
+    own = max((at for at, node in enumerate(way) if isinstance(node, kinds)), default=0)
+    return way[own + name.endswith("comp>") :]
+
+
+def files_of(function: ast.expr, names: Any) -> set[str]:
+    """Return the source file of a function or class that is called, if it may train."""
+    try:
+        file = inspect.getfile(inspect.unwrap(value_of(function, names)))
+        is_own = not file.startswith(_LIBRARIES) and _OF_TRAINING.search(
+            "".join(linecache.getlines(file))
+        )
+        return {file} if is_own and tree_of(file) else set()
+    except Exception:  # noqa: BLE001  # not a function, or without source
+        return set()
+
+
+class Function(NamedTuple):
+    node: ast.FunctionDef
+    words: set[str]
+    """Names in it, other than attributes `step` and `train` of schedules and networks."""
+    stores: set[str]
+    """Names outside itself that it sets, other than for a new object."""
+
+
+@functools.cache
+def functions_in(file: str) -> list[Function]:
+    functions = []
+    for node in all_of(tree_of(file), ast.FunctionDef):
+        parts = [*ast.walk(node)]
+        stores = [part for part in stores_of(parts) if node.name != "__init__"]
+        names = {part.attr for part in stores if isinstance(part, ast.Attribute)}
+        items = [part.value for part in stores if isinstance(part, ast.Subscript)]
+        names |= words_of(itertools.chain(*map(ast.walk, items)))
+        names |= {
+            name
+            for part in parts
+            if isinstance(part, ast.Global | ast.Nonlocal)
+            for name in part.names
+        }
+        functions.append(Function(node, words_of(parts, {"step", "train"}), names))
+    return functions

@@ -9,13 +9,12 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-import functools
+import gc
 import inspect
 import itertools
 import linecache
 import math
 import re
-import sysconfig
 import traceback
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -25,18 +24,23 @@ from .expressions import (
     COMPREHENSIONS,
     DEFINITIONS,
     LOOPS,
+    Function,
     all_of,
     called,
     comparison_of,
     count_of,
     ends_of,
+    files_of,
+    functions_in,
     inside,
     is_unclear,
     names_of,
     stores_of,
     texts_of,
+    tree_of,
     unwrapped,
     value_of,
+    way_of,
     words_of,
 )
 from .lengths import Loop
@@ -46,10 +50,6 @@ _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
 _TAKE_ALL = ("list", "max", "min", "sum", "tuple")
 """Built-in functions that run a generator to its end."""
-_LIBRARIES = (
-    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
-    str(Path(__file__).parents[1]),
-)
 _VALUES = (int, float, str, ModuleType)
 """Types of arguments that a called function does not change."""
 _PHASE = re.compile(r"\w+ == '.*'")
@@ -65,12 +65,17 @@ def loops_around(frame: FrameType | None) -> list[Loop] | None:
         if not _only_passes_on(frame)
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
+    is_collecting = gc.isenabled()
+    gc.disable()  # thousands of new nodes would start a collection of all objects of torch
     try:
         return _Reader(frames[::-1]).loops
     except OSError:  # without source, nothing shows that it is repeated
         return []
     except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 def _only_passes_on(frame: FrameType) -> bool:
@@ -80,15 +85,6 @@ def _only_passes_on(frame: FrameType) -> bool:
         "JUMP_BACKWARD" in step.opname or ("CALL" in step.opname and step.offset > frame.f_lasti)
         for step in dis.get_instructions(frame.f_code)
     )
-
-
-@functools.cache  # each new optimizer reads it again
-def _tree(file: str) -> ast.Module:
-    """Return the source of a file. Raise OSError if it has none."""
-    lines = linecache.getlines(file)
-    if not lines:
-        raise OSError(file)
-    return ast.parse("".join(lines))
 
 
 class _Reader:
@@ -101,19 +97,21 @@ class _Reader:
         self._caught_at = ""
         """Place that catches a custom exception, which may end the loops inside."""
         codes = [frame.f_code for frame in frames]
-        trees = {code.co_filename: _tree(code.co_filename) for code in codes}
-        ways = [_way(frame, trees[frame.f_code.co_filename]) for frame in frames]
+        files = {code.co_filename for code in codes}
+        ways = [way_of(frame, tree_of(frame.f_code.co_filename)) for frame in frames]
         names = [names_of(frame) for frame in frames]
+        read = {*files}
         for way, known in zip(ways, names, strict=True):
-            for call in all_of(way[0], ast.Call):
-                trees |= _trees_of(call.func, known)
-        functions = [part for tree in trees.values() for part in all_of(tree, ast.FunctionDef)]
+            calls = [part for part in inside(way[0], DEFINITIONS) if isinstance(part, ast.Call)]
+            for function in {ast.unparse(call.func): call.func for call in calls}.values():
+                read |= files_of(function, known)
+        functions = [*itertools.chain(*map(functions_in, read))]
         self._training = _training({called(way[-1]) for way in ways}, functions)
         if frames[0].f_globals["__name__"] == "threading":
             self.loops.append(Loop())  # other threads may do the same
         for code, way, known, callee in zip(codes, ways, names, [*codes[1:], None], strict=True):
-            functions = [function for function in functions if function is not way[0]]
-            self._stored = set(itertools.chain(*map(_stored_by, functions)))
+            functions = [function for function in functions if function.node is not way[0]]
+            self._stored = set().union(*(function.stores for function in functions))
             """Names that functions set which may be called at any time."""
             self._code, self._way, self._names = code, way, known
             self._outermost = len(self.loops)
@@ -145,7 +143,7 @@ class _Reader:
                 parts = inside(skip, nested) if isinstance(skip, ast.If) else ()
                 if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
                     self._depend(skip.test)
-            if words_of(after, {"step"}) & self._training:
+            if words_of(ast.walk(ast.Module(after, [])), {"step"}) & self._training:
                 again = ast.unparse(getattr(self._way[-1], "func", self._way[-1])) + "("
                 is_again = any(again in ast.unparse(statement) for statement in after)
                 self.loops.append(Loop(follows="again" if is_again else "more"))
@@ -179,11 +177,11 @@ class _Reader:
         is_endless = called(iterable) in _ENDED_ELSEWHERE
         loop.size, is_data = (math.inf, False) if is_endless else count_of(iterable, self._names)
         loop.is_pass = is_data or (math.isnan(loop.size) and not loop.is_range)
-        is_stored = bool(words_of([iterable]) & self._stored)
+        is_stored = bool(words_of(ast.walk(iterable)) & self._stored)
         if not loop.is_pass:
             for outer in self.loops[:-1] if is_stored else self._changing(iterable):
                 outer.count = None  # each of its iterations has another number of these
-        for name in map(ast.unparse, stores_of(node.target)):
+        for name in map(ast.unparse, stores_of(ast.walk(node.target))):
             self._changes[name] = [loop]
             loop.values[name] = self._names.get(name)
 
@@ -191,7 +189,7 @@ class _Reader:
         """Correct a loop's count by what may end it before its last iteration."""
         own, direct = [*inside(node, DEFINITIONS)], [*inside(node, LOOPS | DEFINITIONS)]
         adds = {part.target: part for part in own if _is_count(part)}
-        loop.sets = {ast.unparse(part) for part in stores_of(*own) if part not in adds}
+        loop.sets = {ast.unparse(part) for part in stores_of(own) if part not in adds}
         calls = texts_of(*(part.func for part in own if isinstance(part, ast.Call))) - {"self"}
         self._changed = {*loop.sets, *map(ast.unparse, adds), *calls}
         # A counter that is never reset ends a loop. One that is reset is patience.
@@ -238,7 +236,7 @@ class _Reader:
 
     def _varies(self, node: ast.AST) -> bool:
         """Return whether the loop or another function may change what an expression names."""
-        return bool(texts_of(node) & self._changed or words_of([node]) & self._stored)
+        return bool(texts_of(node) & self._changed or words_of(ast.walk(node)) & self._stored)
 
     def _turns(self, compare: Any, add: Any, *, is_beyond: bool) -> int:
         """Return how often a step is taken until a counter is at its limit, or beyond."""
@@ -281,7 +279,7 @@ class _Reader:
             # What changes in a pass varies within each iteration around it.
             loops += [loop for loop in changing if loop.is_pass] or changing
         is_unknown = is_modulo or is_unclear(test) or "len(" in text
-        if not loops and (is_unknown or words_of([test]) & self._stored):
+        if not loops and (is_unknown or words_of(ast.walk(test)) & self._stored):
             loops = self.loops[-1:]
         for loop in loops:
             if is_met and _PHASE.fullmatch(text) and str in map(type, loop.values.values()):
@@ -358,50 +356,11 @@ class _Reader:
         return name in vars(builtins) and self._names[name] is vars(builtins)[name]
 
 
-def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
-    """Return the nodes around a frame's current call, from its function to the call."""
-    at: Any = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    nodes: Any = ast.walk(tree)
-    line, end_line, column, end_column = at  # of code without positions, these are None
-    way = [tree] + [
-        node
-        for node in nodes
-        if hasattr(node, "lineno")
-        if (node.lineno, node.col_offset) <= (line, column)
-        if (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
-    ]
-    name = frame.f_code.co_name
-    kinds: Any = COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else DEFINITIONS
-    own = max((at for at, node in enumerate(way) if isinstance(node, kinds)), default=0)
-    return way[own + name.endswith("comp>") :]
-
-
-def _trees_of(function: ast.expr, names: Any) -> dict[str, ast.Module]:
-    """Return the source file of a function or class that is called, unless it is of a library."""
-    try:
-        file = inspect.getfile(inspect.unwrap(value_of(function, names)))
-        return {} if file.startswith(_LIBRARIES) else {file: _tree(file)}
-    except Exception:  # noqa: BLE001  # not a function, or without source
-        return {}
-
-
-def _training(called_names: set[str], functions: list[ast.FunctionDef]) -> set[str]:
+def _training(called_names: set[str], functions: list[Function]) -> set[str]:
     """Return the names of functions that train: those that run, and others that call these."""
-    # Schedules have a step, and networks a method `train`.
     names = {"backward"} | called_names - {"", "step"} - vars(builtins).keys()
-    words = [(function.name, words_of([function], {"step", "train"})) for function in functions]
-    while callers := {name for name, within in words if within & names} - names:
+    while callers := {each.node.name for each in functions if each.words & names} - names:
         names |= callers
-    return names
-
-
-def _stored_by(function: ast.FunctionDef) -> set[str]:
-    """Return the names outside itself that a function sets, other than for a new object."""
-    parts = [*inside(function, DEFINITIONS)] if function.name != "__init__" else []
-    names = {name for part in parts for name in getattr(part, "names", ()) if isinstance(name, str)}
-    for part in stores_of(*parts):
-        names |= {part.attr} if isinstance(part, ast.Attribute) else set()
-        names |= words_of([part.value]) if isinstance(part, ast.Subscript) else set()
     return names
 
 
