@@ -108,19 +108,19 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 def inside(node: ast.AST, without: Any) -> Iterator[Any]:
     """Yield the nodes in a node, without those of some kinds and what is in them."""
-    for each in ast.iter_child_nodes(node):
-        if not isinstance(each, without):
-            yield each
-            yield from inside(each, without)
+    for part in ast.iter_child_nodes(node):
+        if not isinstance(part, without):
+            yield part
+            yield from inside(part, without)
 
 
 def all_of(node: ast.AST, kinds: Any) -> list[Any]:
-    return [each for each in ast.walk(node) if isinstance(each, kinds)]
+    return [part for part in ast.walk(node) if isinstance(part, kinds)]
 
 
 def texts_of(*nodes: ast.AST) -> set[str]:
     """Return the variables that code names, with their attributes and items."""
-    return {ast.unparse(each) for node in nodes for each in all_of(node, _VARIABLES)}
+    return {ast.unparse(part) for node in nodes for part in all_of(node, _VARIABLES)}
 
 
 def called(node: Any) -> str:
@@ -150,7 +150,8 @@ def ends_of(loop: ast.AST) -> Iterator[tuple[list[ast.expr], Any]]:
     """Yield each statement that may end a loop, after the conditions that lead to it."""
     own, direct = [*inside(loop, DEFINITIONS)], [*inside(loop, LOOPS | DEFINITIONS)]
     if isinstance(loop, ast.While):
-        yield from (([ast.UnaryOp(ast.Not(), test)], loop) for test in _parts_of(loop.test))
+        for test in _parts_of(loop.test):
+            yield [ast.UnaryOp(ast.Not(), test)], loop
     for end in own:
         is_exit = isinstance(end, ast.Expr) and called(end.value) in ("exit", "_exit")
         is_break = isinstance(end, ast.Break) and end in direct
@@ -168,7 +169,7 @@ def ends_of(loop: ast.AST) -> Iterator[tuple[list[ast.expr], Any]]:
         yield tests, end
 
 
-def _parts_of(test: ast.expr) -> list[ast.expr]:
+def _parts_of(test: Any) -> list[ast.expr]:
     """Return the conditions that all have to be met."""
     is_and = isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
     return test.values if is_and else [test]

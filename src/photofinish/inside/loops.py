@@ -100,12 +100,11 @@ class _Reader:
         files = {code.co_filename for code in codes}
         ways = [way_of(frame, tree_of(frame.f_code.co_filename)) for frame in frames]
         names = [names_of(frame) for frame in frames]
-        read = {*files}
         for way, known in zip(ways, names, strict=True):
             calls = [part for part in inside(way[0], DEFINITIONS) if isinstance(part, ast.Call)]
             for function in {ast.unparse(call.func): call.func for call in calls}.values():
-                read |= files_of(function, known)
-        functions = [*itertools.chain(*map(functions_in, read))]
+                files |= files_of(function, known)
+        functions = [*itertools.chain(*map(functions_in, files))]
         self._training = _training({called(way[-1]) for way in ways}, functions)
         if frames[0].f_globals["__name__"] == "threading":
             self.loops.append(Loop())  # other threads may do the same
@@ -116,7 +115,9 @@ class _Reader:
             self._code, self._way, self._names = code, way, known
             self._outermost = len(self.loops)
             self._read()
-            self._enter(callee, way[-1])
+            if callee:
+                self._enter(callee, way[-1])
+        self._step(ways[-1][-1])
         for loop in self.loops:
             loop.count = None if loop.count == math.inf else loop.count
 
@@ -214,10 +215,10 @@ class _Reader:
             compare, is_beyond = comparison_of(tests)
             add = counters.get(ast.unparse(compare.left)) if compare else None
             if add and not self._varies(compare.comparators[0]):
-                is_each = add in [node, *node.body] and not goes_on
+                is_always = add in [node, *node.body] and not goes_on
                 is_inner = add not in [node, *direct]  # an inner loop may count the rest
                 turns = 0 if is_inner else self._turns(compare, add, is_beyond=is_beyond)
-                self._end_by_counter(compare, turns, end, is_each=is_each)
+                self._end_by_counter(compare, turns, end, is_always=is_always)
             elif tests and not isinstance(end, ast.Raise):
                 loop.may_stop_at = self._place_of(end)
                 loop.is_pass = loop.is_pass and True not in settings  # it cuts all passes short
@@ -225,7 +226,7 @@ class _Reader:
                 loop.end(None if any(isinstance(part, ast.Continue) for part in own) else 1)
                 loop.may_stop_at = ""
 
-    def _setting(self, test: ast.expr) -> bool | None:
+    def _setting(self, test: Any) -> bool | None:
         """Return whether a condition is met in all iterations, or None if it may vary."""
         if self._varies(test) or is_unclear(test) or self._changing(test):
             return None
@@ -241,14 +242,14 @@ class _Reader:
     def _turns(self, compare: Any, add: Any, *, is_beyond: bool) -> int:
         """Return how often a step is taken until a counter is at its limit, or beyond."""
         step = self._way[-1]
-        by = add.value.value if isinstance(add, ast.AugAssign) else 1
+        by = 1 if isinstance(add, ast.For) else add.value.value
         # The counter has its value of the first step, before or after it was first added to.
         begin = value_of(compare.left, self._names) - by * _is_before(add, step)
         limit = int(value_of(compare.comparators[0], self._names))
         turns = len(range(begin, limit + is_beyond, by))
         return turns + _is_before(step, compare) - _is_before(add, compare)
 
-    def _end_by_counter(self, compare: Any, turns: int, end: Any, *, is_each: bool) -> None:
+    def _end_by_counter(self, compare: Any, turns: int, end: Any, *, is_always: bool) -> None:
         """Correct the counts of a loop, and of those around it, that a counter ends."""
         loop, limit = self.loops[-1], tuple(map(ast.unparse, (compare.left, *compare.comparators)))
         loop.limits.append(limit)
@@ -259,7 +260,7 @@ class _Reader:
         most = math.prod(part.size for part in group)
         ends_all = isinstance(end, ast.Return | ast.Expr | ast.Raise)
         ends_all = ends_all or all(limit in part.limits for part in group)
-        if is_each and ends_all and not turns >= most:
+        if is_always and ends_all and not turns >= most:
             for part in group:
                 part.end(1)
             group[-1].count, group[-1].text = turns, limit[1]
@@ -296,7 +297,8 @@ class _Reader:
     def _follow(self, node: ast.AST, loops: list[Loop]) -> None:
         """Note the variables that loops change by statements of their own."""
         for part in inside(node, LOOPS | DEFINITIONS):
-            value, by = getattr(part, "value", None), loops
+            value: Any = getattr(part, "value", None)
+            by = loops
             if isinstance(part, ast.AugAssign):
                 changed = {ast.unparse(part.target)}
             elif isinstance(part, ast.Assign | ast.NamedExpr):
@@ -314,52 +316,50 @@ class _Reader:
                 continue
             self._changes |= dict.fromkeys(changed, by) if by else {}
 
-    def _enter(self, callee: CodeType | None, call: Any) -> None:
+    def _enter(self, callee: CodeType, call: Any) -> None:
         """Follow what loops change into the function that is called."""
-        if callee and callee.co_flags & inspect.CO_GENERATOR:
+        if callee.co_flags & inspect.CO_GENERATOR:
             iterable = unwrapped(call.iter if isinstance(call, ast.For) else call)
             is_looped = any(getattr(node, "iter", None) in (call, iterable) for node in self._way)
             is_whole = is_looped and called(iterable) in (callee.co_name, "")
             if not (is_whole or called(call) in _TAKE_ALL):
                 raise LookupError(ast.unparse(call))  # it may be left
-        elif callee and self._is_built_in(call):
-            raise LookupError(ast.unparse(call))  # it may call more, as map does
         if not isinstance(call, ast.Call):
             return
-        if callee or called(call) in ("fit", "train"):
+        function = self._names.get(ast.unparse(call.func))
+        is_generator = bool(callee.co_flags & inspect.CO_GENERATOR)
+        if getattr(function, "__module__", "") == "builtins" and not is_generator:
+            raise LookupError(ast.unparse(call))  # it may call more, as map does
+        for loop in self._changing(call.func):
+            loop.count = None  # another iteration may call another function
+        names, count = callee.co_varnames, callee.co_argcount + callee.co_kwonlyargcount
+        values = [call.func, *call.args] if names[:1] in (("self",), ("cls",)) else call.args
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        spread: list[Any] = [value for value in values if isinstance(value, ast.Starred)]
+        spread += [keyword for keyword in call.keywords if keyword.arg is None]
+        rests = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+        rest = sum(bool(callee.co_flags & flag) for flag in rests)
+        for at, name in enumerate(names[: count + rest]):
+            own = [keywords[name]] if name in keywords else values[at : at + 1]
+            own = own if at < count else [*values, *keywords.values()]
+            self._changes[name] = self._changing(*own, *spread)
+
+    def _step(self, call: Any) -> None:
+        """Correct the counts of loops over optimizers or Trainers."""
+        if called(call) in ("fit", "train"):
             for loop in self._changing(call.func):
-                loop.count = None  # another iteration may call another function
+                loop.count = None
         elif called(call) == "step" and self.loops:
             # Each optimizer steps once. A scaler of gradients gets the optimizer.
-            texts = texts_of(
-                call.func, *(value for value in call.args if isinstance(value, ast.Name))
-            )
-            if texts & self.loops[-1].values.keys():
+            names = [value for value in call.args if isinstance(value, ast.Name)]
+            if texts_of(call.func, *names) & self.loops[-1].values.keys():
                 self.loops[-1].end(1)
-        names, values = callee.co_varnames if callee else (), call.args
-        values = [call.func, *values] if names[:1] in (("self",), ("cls",)) else values
-        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
-        starred = [value for value in values if isinstance(value, ast.Starred)]
-        starred += [keywords[None]] if None in keywords else []
-        count = callee.co_argcount + callee.co_kwonlyargcount if callee else 0
-        for at, name in enumerate(names[:count]):
-            value = keywords.get(name, [*values, *[ast.Pass()] * count][at])
-            self._changes[name] = self._changing(value, *starred)
-        flags = (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS) if callee else ()
-        has = [flag for flag in flags if callee.co_flags & flag]
-        for name in names[count : count + len(has)]:
-            self._changes[name] = self._changing(*values, *keywords.values())
-
-    def _is_built_in(self, call: Any) -> bool:
-        """Return whether a built-in function is called, such as map."""
-        name = call.func.id if isinstance(getattr(call, "func", None), ast.Name) else None
-        return name in vars(builtins) and self._names[name] is vars(builtins)[name]
 
 
 def _training(called_names: set[str], functions: list[Function]) -> set[str]:
     """Return the names of functions that train: those that run, and others that call these."""
     names = {"backward"} | called_names - {"", "step"} - vars(builtins).keys()
-    while callers := {each.node.name for each in functions if each.words & names} - names:
+    while callers := {known.node.name for known in functions if known.words & names} - names:
         names |= callers
     return names
 
