@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-import gc
 import inspect
 import itertools
 import linecache
@@ -65,17 +64,12 @@ def loops_around(frame: FrameType | None) -> list[Loop] | None:
         if not _only_passes_on(frame)
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
-    is_collecting = gc.isenabled()
-    gc.disable()  # thousands of new nodes would start a collection of all objects of torch
     try:
         return _Reader(frames[::-1]).loops
     except OSError:  # without source, nothing shows that it is repeated
         return []
     except Exception:  # noqa: BLE001  # the training goes on without its source, too
         return None
-    finally:
-        if is_collecting:
-            gc.enable()
 
 
 def _only_passes_on(frame: FrameType) -> bool:
