@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from benchmarks.asked import Photos, Tagger, cnn
 from photofinish.answer.times import job_time
 from photofinish.machine.fingerprint import CpuTarget
-from photofinish.machine.load import GpuState, LoadMonitor, LoadWindow
+from photofinish.machine.load import LoadMonitor, LoadWindow, nvidia_gpu_state
 from photofinish.models.registry import build_model
 from photofinish.results import TimedPart
 from photofinish.results.job import Job
@@ -164,7 +164,7 @@ def train(job: str, seconds: float, file: Path) -> None:
     step = JOBS[job]()
     for _ in range(3):
         step()
-    load, blocks, ends = LoadMonitor(GpuState), [], time.perf_counter() + seconds
+    load, blocks, ends = LoadMonitor(nvidia_gpu_state(None)), [], time.perf_counter() + seconds
     while time.perf_counter() < ends:
         began, steps = time.perf_counter(), 0
         while time.perf_counter() - began < _BLOCK_SECONDS:

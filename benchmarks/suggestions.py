@@ -26,12 +26,11 @@ from scipy.special import stdtrit
 from torch import nn
 from torch.utils.data import default_collate
 
-from photofinish.answer.remedies import Gain, Remedy, larger_batch, loader_remedies, step_speedup
+from photofinish.answer.diagnosis import Gain, Remedy, larger_batch, loader_remedies, step_speedup
 from photofinish.config.base import spelled_out
 from photofinish.config.experiment import Experiment
 from photofinish.machine.host import allowed_cores, cpu_facts
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import Way, scratch_steps, turns
+from photofinish.measure.in_turns import Budget, Way, scratch_steps, turns
 from photofinish.measure.loader_times import measure
 from photofinish.measure.loader_tries import RESIDENT, OneInput, try_block, try_inputs
 from photofinish.nested import map_nested

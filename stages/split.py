@@ -9,8 +9,7 @@ from _start import run_stage
 
 from photofinish.config.base import read_plan
 from photofinish.config.datasets import DatasetPlan
-from photofinish.data.raw_data import read_raw
-from photofinish.data.split import split
+from photofinish.data.split import read_raw, split
 from photofinish.stage.process import end_with_parent
 from photofinish.wording import all_or_some
 

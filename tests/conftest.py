@@ -30,9 +30,8 @@ from photofinish.custom.imports import custom_code_hashes
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array, UInt8Array
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import split
+from photofinish.data.split import RawData, read_raw, split
 from photofinish.git import git
 from photofinish.machine.fingerprint import CpuTarget, cpu_facts, software_facts
 from photofinish.machine.host import CPU_VARIABLES
@@ -233,8 +232,9 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
     from planted_jobs import FIRST_STEP, PREDICTIONS, SCORES, history_of
     from result_files import Missing, whole_epoch
 
-    from photofinish.results import EpochTiming, measurements, pass_times, records
+    from photofinish.results import EpochTiming, measurements, records
     from photofinish.results.measured import TrainedRecords
+    from photofinish.results.trained import Overhead
 
     def timed(seconds: tuple[float, ...]) -> tuple[EpochTiming, ...]:
         return tuple(EpochTiming(each, 0.1, 1.7e9) for each in seconds)
@@ -296,7 +296,7 @@ def make_result(make_experiment: MakeExperiment, cpu_host: CpuTarget) -> MakeRes
             images_per_second=600 / part.seconds,
             peak_memory_bytes=None,
             repeats=tuple(map(timed, repeats)),
-            overhead=pass_times.Overhead(seconds=0.0, checkpoint_seconds=0.0),
+            overhead=Overhead(seconds=0.0, checkpoint_seconds=0.0),
             load=load,
         )
         steady_state = measurements.SteadyState(steps_per_sample=1, sample_seconds=step_seconds)

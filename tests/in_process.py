@@ -15,9 +15,8 @@ from photofinish.config.datasets import DatasetPlan
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.config.loader import read_params
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import split
+from photofinish.data.split import read_raw, split
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.planning.plan import write_plan

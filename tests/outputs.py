@@ -22,7 +22,7 @@ def verdict(pair: Comparison, decision: Decision | None = None) -> Verdict:
 
 
 def comparison_rows(pairs: Sequence[Comparison]) -> tables.Rows:
-    return tables.comparison_rows(answer_record(pairs).jobs)
+    return tables.comparison_rows(answer_record(pairs))
 
 
 def write_report(pairs: Sequence[Comparison], folder: Path) -> Answers:

@@ -16,14 +16,14 @@ from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import CpuFacts, Software
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochMetrics, EpochTiming, TimedPart
-from photofinish.results.job import Job, JobPair, JobScript, JobSettings, TimedShare
+from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
+from photofinish.results.measured import ScriptFacts, epoch_by_parts
 from photofinish.results.measurements import SteadyState
-from photofinish.results.pass_times import Overhead
-from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,
     FirstStep,
+    Overhead,
     Predictions,
     SeedRun,
     SeedScores,
@@ -56,17 +56,13 @@ SETTINGS = JobSettings(
 )
 LOADER = replace(SETTINGS, workers=0)
 """Settings of a loader in the process that trains."""
-SCRIPT = JobScript(
-    workers=None,
-    step_loading_seconds=None,
-    step_parts={},
-    compiles=False,
-    idle_share=0.0,
-    stalls=(),
-    cuda_at="",
-    has_time_limit=False,
-    first_steps=None,
-    is_counted=True,
+SCRIPT = ScriptFacts(
+    command="python train.py",
+    files={},
+    device_kind="cpu",
+    precision="fp32",
+    parameter_count=1000,
+    metrics={},
 )
 FIRST_STEP = FirstStep(
     batch_order_sha256="1" * 64,

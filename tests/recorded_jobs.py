@@ -19,7 +19,7 @@ from torch import nn
 
 from photofinish.data import PartName
 from photofinish.measure.attribution import measure_attribution, time_steps
-from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import Budget
 from photofinish.models.registry import build_model
 from photofinish.results.measurements import StepAttribution
 from photofinish.training import graphs, learning_rates, optimizer

@@ -20,7 +20,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from photofinish.training.cuda_recorder import Recorded
+from photofinish.training.graphs import Recorded
 
 READS = (
     "aten._local_scalar_dense",

@@ -20,11 +20,11 @@ from photofinish.machine.load import LoadWindow
 from photofinish.reporting.sentences import Verdict
 from photofinish.results import EpochMetrics, TimedPart, measurements, records
 from photofinish.results.measured import MEASURED_FOLDER, Measured, TrainedRecords, write_measured
-from photofinish.results.pass_times import Where
 from photofinish.results.references import Reference
 from photofinish.results.trained import (
     DeviceEvaluation,
     DeviceLabel,
+    Where,
 )
 from photofinish.results.training_jobs import (
     job_of_training,

@@ -34,8 +34,13 @@ from photofinish.machine.host import cpu_facts
 from photofinish.reporting.ask_lines import AskFiles
 from photofinish.results import records
 from photofinish.results.learned import load_network
-from photofinish.results.measured import MEASURED, MEASURED_FOLDER, Measured, read_measured
-from photofinish.results.timed_parts import epoch_by_parts
+from photofinish.results.measured import (
+    MEASURED,
+    MEASURED_FOLDER,
+    Measured,
+    epoch_by_parts,
+    read_measured,
+)
 from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.run_script import Limits
 

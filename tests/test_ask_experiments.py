@@ -23,8 +23,8 @@ from photofinish.commands.ask_options import Terms, gpus
 from photofinish.commands.cli import main
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing
 from photofinish.errors import ConfigError
+from photofinish.reporting.answer_words import model_text
 from photofinish.reporting.ask_lines import AskFiles
-from photofinish.reporting.model_words import model_text
 from photofinish.results.job import JobPair
 from photofinish.results.measured_jobs import job_of_experiment
 from photofinish.results.references import reference_of

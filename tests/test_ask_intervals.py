@@ -17,8 +17,8 @@ from result_files import STEP, measured_of, trained
 from watched_scripts import block, figures_of, process_of
 
 from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.estimated_job import Estimate
 from photofinish.answer.estimates import LAUNCH_SECONDS
+from photofinish.answer.renting import Estimate
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_time
 from photofinish.config.compare import Comparing
@@ -86,7 +86,7 @@ def compared(
 
 def on_t4(*arguments: Any, **named: Any) -> Estimate:
     """Return the estimate of such a script."""
-    (option,) = compared(*arguments, **named).renting.options
+    (option,) = compared(*arguments, **named).options
     return option.estimate
 
 

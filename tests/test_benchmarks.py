@@ -35,9 +35,8 @@ from photofinish.config.experiment import Experiment
 from photofinish.config.loader import read_params
 from photofinish.data import PART_NAMES
 from photofinish.data.packed import PackedSplit
-from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import split
+from photofinish.data.split import RawData, read_raw, split
 from photofinish.files import to_json
 from photofinish.models.registry import build_model
 from photofinish.training.batches import part_of

@@ -20,14 +20,14 @@ from result_files import (
     whole_epoch,
 )
 
-from photofinish.answer.bounds import speedup_bounds
+from photofinish.answer.speedups import speedup_bounds
 from photofinish.answer.word import bounded, loads_longer_than_it_starts
 from photofinish.config.compare import Comparing
 from photofinish.results import TimedPart
 from photofinish.results.job import Job
-from photofinish.results.job_fields import loading_seconds
+from photofinish.results.measured import epoch_by_parts
+from photofinish.results.measured_jobs import loading_seconds
 from photofinish.results.measurements import LoaderTimes, StepMeasurements, TriedWorkers
-from photofinish.results.timed_parts import epoch_by_parts
 
 STEPS = 38
 """Steps of an epoch with 608 samples in batches of 16."""
@@ -86,8 +86,8 @@ def test_a_job_without_timed_steps_on_one_batch_keeps_its_waits(
     pair = compared(slow, settings=Comparing(accelerators=("T4",)))
     assert "waiting for batches is 90% of an epoch" in text_of(verdict(pair))
     assert bool(pair.bounds.epoch) is (why is None)
-    assert [bool(offer.estimate) for offer in pair.renting.options] == ([] if why else [True])
-    assert pair.renting.not_counted == why
+    assert [bool(offer.estimate) for offer in pair.options] == ([] if why else [True])
+    assert pair.not_counted == why
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,8 @@ from photofinish.commands.init import copy_example, find_scripts, write_network
 from photofinish.config.loader import read_params
 from photofinish.errors import EXIT_MISTAKE, ConfigError
 from photofinish.planning.checks import check_custom_code_calls, check_paths
-from photofinish.reporting.answers import Answers, write_answers
+from photofinish.reporting.answers import Answers
+from photofinish.results.records import write_record
 
 
 @dataclass(frozen=True)
@@ -297,7 +298,7 @@ def test_the_last_answers_are_printed_again_or_opened_from_the_top_of_a_reposito
     custom_files.write("photofinish/stages/plan.py", "")
     assert "photofinish run" in command("report")[-1]
     answers = Answers(summary="No.", answers={}, reasons=(), legend=(), overview=())
-    write_answers(custom_files.folder / "photofinish/report", answers)
+    write_record(custom_files.folder / "photofinish/report/answers.json", answers)
     monkeypatch.setattr(Answers, "__str__", lambda self: f"all: {self.summary}")
     page = Path("photofinish/report/index.html")
     assert command("report") == (None, f"all: No.\nThe report: {page}\n", "")

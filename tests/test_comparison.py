@@ -82,7 +82,7 @@ def test_results_are_read_as_they_were_written(
     assert comparison_rows([read]) == comparison_rows(paired(written))
     assert history_rows([record_of(read)]) == history_rows(map(record_of, paired(written)))
     of_written = paired(written)[0]
-    for job, other in zip(read.trained, of_written.trained, strict=True):
+    for job, other in zip(read.runs, of_written.runs, strict=True):
         assert (job.settings, job.busy) == (other.settings, other.busy)
         assert job.step_warnings == other.step_warnings
 
@@ -144,7 +144,7 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     jobs[device] = make_job((3.1,) * 5, device, attribution=APART, **load)
     pair = compared(jobs["cpu"], jobs["gpu"])
     assert (job_time(jobs[device]).interval[1] == math.inf) is (busy == "load")
-    assert (pair.diagnoses[device][0].not_known == BUSY_STEPS) is (busy == "steps")
+    assert (pair.causes[device][0].not_known == BUSY_STEPS) is (busy == "steps")
     text = text_of(verdict(pair))
     assert "for 100% of the run, other programs used 40% of the cores" in text
     assert (f"so the {device.upper()}'s times may be too long" in text) is (busy == "load")

@@ -22,7 +22,7 @@ from torch import nn
 from training_process import measure_here, train_here
 
 from photofinish.config.loader import read_params
-from photofinish.config.loss_settings import CustomLoss
+from photofinish.config.losses_and_metrics import CustomLoss
 from photofinish.config.networks import CustomModel
 from photofinish.config.scripts import Script
 from photofinish.custom.code_text import sha256_of_code
@@ -32,17 +32,16 @@ from photofinish.errors import ConfigError, UserError
 from photofinish.models.custom import blank
 from photofinish.models.registry import build_model
 from photofinish.planning.checks import check_custom_code_calls, check_paths
-from photofinish.planning.dependencies import dep_hashes, script_plan
+from photofinish.planning.plan import dep_hashes, script_plan
 from photofinish.results.learned import weights_of
 from photofinish.results.measured import read_trained
 from photofinish.runs.run import Run
 from photofinish.runs.setup import Setup
+from photofinish.runs.training import CheckpointStore
 from photofinish.stage.process import seconds_since_process_start
 from photofinish.training.batches import Batch
-from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.custom_check import validate_custom_model
-from photofinish.training.custom_step import step_with_a_loss
-from photofinish.training.losses import Loss
+from photofinish.training.losses import Loss, step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 
@@ -252,7 +251,7 @@ def check(run_of: Callable[[str], Run]) -> Check:
     """Do what a training stage does first: build the network twice, and take two steps."""
 
     def run(source: str) -> None:
-        setup = Setup(run_of(source), CPU, World(CPU))
+        setup = Setup(run_of(source), World(CPU))
         setup.check_custom_code(setup.new_network())
 
     return run
@@ -427,7 +426,7 @@ def test_a_rank_without_samples_has_a_gradient_for_every_output() -> None:
 )
 def test_a_loss_or_step_with_state_is_refused(make_run: MakeRun, functions: dict[str, str]) -> None:
     own = {key: {"name": f"{recipe.__file__}:{name}"} for key, name in functions.items()}
-    setup = Setup(make_run(**own, custom_code={"recipe": ""}), CPU, World(CPU))
+    setup = Setup(make_run(**own, custom_code={"recipe": ""}), World(CPU))
     with pytest.raises(UserError, match="doesn't repeat"):
         setup.check_custom_code(setup.new_network())
 

@@ -15,10 +15,9 @@ from torch.nn import functional
 from training_process import train_here
 from training_stage import contents
 
-from photofinish.config.loss_settings import CrossEntropy
-from photofinish.config.metrics import Metric
+from photofinish.config.losses_and_metrics import CrossEntropy, Metric
 from photofinish.data.packed import PackedSplit
-from photofinish.data.samples import named_targets
+from photofinish.data.sources import named_targets
 from photofinish.errors import ConfigError, UserError
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.results import records

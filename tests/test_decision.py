@@ -34,9 +34,8 @@ from photofinish.commands.ask_options import Terms, gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
 from photofinish.reporting.answer_words import legend, summary
 from photofinish.reporting.answers import answer_of
-from photofinish.reporting.answers_picture import all_jobs
 from photofinish.reporting.ask_lines import JobAnswer, bars, repaid_line
-from photofinish.reporting.job_pictures import job_pictures
+from photofinish.reporting.pictures import all_jobs, job_pictures
 from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.script_record import WholeJob
@@ -205,7 +204,9 @@ def test_a_quiet_job_in_a_sweep_with_a_busy_one_has_a_time_and_no_range() -> Non
     pairs = [compared(job, settings=T4) for job in (sampled, while_busy(sampled))]
     lines = [verdict(*each).answer for each in zip(pairs, decide_all(pairs), strict=True)]
     for line in lines:
-        assert re.search(r": ~?[\d.]+ min here, as busy as now, for the sweep's 2 jobs, ", line)
+        assert re.search(
+            r": ~?[\d.]+ min here, as busy as when measured, for the sweep's 2 jobs, ", line
+        )
         assert not re.search("unknown|not known|rough", line)
 
 
@@ -224,8 +225,8 @@ def test_seeds_and_the_experiments_of_a_sweep_share_a_rented_machine() -> None:
     sweep = [alone] * 10
     decisions = decide_all(sweep)
     assert {each.answer for each in decisions} == {"Probably yes"}
-    jobs = ", ".join(pair.experiment for pair in sweep)
-    assert summary(answer_record(sweep).jobs) == f"Probably yes, rent a T4: {jobs}."
+    jobs = ", ".join(pair.name for pair in sweep)
+    assert summary(answer_record(sweep)) == f"Probably yes, rent a T4: {jobs}."
     line = verdict(alone, decide_all([alone] * 2)[0]).answer
     assert re.search(r": 19 min \(\d+-\d+\) here, for the sweep's 2 jobs, .*\. Saves [\d.]+-", line)
     unknown = HOUR_STEP.model_copy(update={"without_formula": ("_thnn_fused_lstm_cell",)})
@@ -241,13 +242,13 @@ def test_experiments_that_differ_in_two_settings_are_a_grid() -> None:
         return compared(lasting(50.0, settings=settings), lasting(5.0, "gpu", settings=settings))
 
     pairs = [timed(rate, size) for rate in ("0.1", "0.01") for size in (16, 32, 64)]
-    decisions = [decide(pair) for pair in pairs]
-    cells: Any = grid(pairs, decisions)
+    jobs = [record_of(pair) for pair in pairs]
+    cells: Any = grid(jobs)
     assert (cells.row_key, cells.rows) == ("optimizer.lr", ("0.1", "0.01"))
     assert (cells.column_key, cells.columns) == ("batch_size", ("16", "32", "64"))
     assert not cells.cells["0.1", "16"].is_bound
-    assert grid(pairs[:-1], decisions[:-1]) is None  # a cell is missing
-    assert grid(pairs[:3], decisions[:3]) is None  # one setting varies
+    assert grid(jobs[:-1]) is None  # a cell is missing
+    assert grid(jobs[:3]) is None  # one setting varies
 
 
 def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() -> None:
@@ -258,11 +259,11 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() ->
         cpu = counted(60.0 * minutes_here, settings=settings, further_seeds=1)
         pairs.append(compared(cpu, settings=T4))
     record: Any = answer_record(pairs)
-    for job, (minutes_here, row, column) in zip(record.jobs, sizes, strict=True):
+    for job, (minutes_here, row, column) in zip(record, sizes, strict=True):
         worth = job.one_training
         assert (worth.answer, worth.jobs) == ("Probably yes", 4)
         assert worth.here.seconds == pytest.approx(60 * minutes_here)
-        cells = record.grid.cells
+        cells = grid(record).cells
         assert worth.speedup == (cells.get((row, column)) or cells[column, row]).figure
         assert worth.there_seconds / 60 == pytest.approx(8.75, abs=0.2)
 
@@ -366,7 +367,7 @@ def test_the_price_of_a_machine_of_eight_gpus_says_so_wherever_it_is_shown() -> 
     pictures = {each.caption: each.description for each in job_pictures(job)}
     assert "USD (8-GPU machine)" in of_h200[0]
     assert "machine)" not in of_t4[0]
-    assert "H200 (8-GPU machine) 5.5 min and 5.79 USD" in pictures["Which GPU?"]
+    assert "H200 (8-GPU machine) 5.5 min and 5.80 USD" in pictures["Which GPU?"]
     assert "T4 (" not in pictures["Which GPU?"]
     alone = verdict(compared(counted(3600.0), settings=Comparing(accelerators=("H200",))))
     assert "USD (8-GPU machine)" in alone.answer

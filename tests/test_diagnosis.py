@@ -17,16 +17,15 @@ from outputs import comparison_rows, record_of, verdict
 from planted_jobs import HOST, LOADER, compared, lasting, make_job, make_model, steady
 from result_files import BUSY, in_turns, made_up_attribution, resident_tried, text_of
 
-from photofinish.answer.diagnosis import Diagnosis, diagnose
-from photofinish.answer.remedies import Gain, Remedy, step_speedup
+from photofinish.answer.diagnosis import Diagnosis, Gain, Remedy, diagnose, step_speedup
 from photofinish.answer.step_costs import fixed_share
 from photofinish.reporting import causes
 from photofinish.reporting.drawing import Picture
-from photofinish.reporting.job_pictures import where_a_step_goes
+from photofinish.reporting.pictures import where_a_step_goes
 from photofinish.reporting.say import say
 from photofinish.results.job import Job
 from photofinish.results.measurements import InTurns, LoaderTimes, Tried, TriedWorkers
-from photofinish.results.pass_times import StepsTaken
+from photofinish.results.trained import StepsTaken
 
 TWO_WORKERS = replace(LOADER, workers=2)
 STEPS = 38
@@ -194,7 +193,7 @@ def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause() -> None:
     pair = compared(slow(measured_load=(BUSY,), seconds=30.0, startup_seconds=1.0))
     assert isinstance(where_a_step_goes(record_of(pair)), Picture)
     assert comparison_rows([pair])[0]["forward_share"] == pytest.approx(3 / 11)
-    assert only(pair.diagnoses["cpu"]).likely == "compute-bound"
+    assert only(pair.causes["cpu"]).likely == "compute-bound"
     assert causes.short_cause(record_of(pair), "cpu") == "probably 91% of each step is compute"
 
 
@@ -295,8 +294,7 @@ MOSTLY_ELSE = {"seconds": 60.0}
 def test_each_cause_has_a_change_with_its_gain_or_none(
     job: Job, cause: str, change: str, gain: tuple[float, float] | None
 ) -> None:
-    pair = compared(job)
-    diagnosis, (known,) = only(pair.diagnoses["cpu"]), record_of(pair).causes["cpu"]
+    diagnosis, (known,) = only(diagnose(job)), record_of(compared(job)).causes["cpu"]
     assert (diagnosis.of, diagnosis.cause) == ("an epoch", cause)
     if not diagnosis.remedies:
         assert diagnosis.no_remedy == change

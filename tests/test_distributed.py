@@ -201,9 +201,9 @@ def test_data_parallel_uses_its_devices_and_keeps_names(monkeypatch: pytest.Monk
 
 EPOCHS = 90  # so many that it can be ended three times
 CHECKPOINT_EACH_EPOCH = f"""
-import runpy, sys, photofinish.runs.stage, photofinish.training.checkpoint
-photofinish.training.checkpoint.CHECKPOINT_SECONDS = 0
-photofinish.training.checkpoint.CHECKPOINT_TIMES = 0
+import runpy, sys, photofinish.runs.stage, photofinish.runs.training
+photofinish.runs.training.CHECKPOINT_SECONDS = 0
+photofinish.runs.training.CHECKPOINT_TIMES = 0
 sys.path[:0] = {[str(STAGE.parent), str(Path(__file__).parent)]!r}
 from training_process import NoTracker
 photofinish.runs.stage.Tracker = NoTracker

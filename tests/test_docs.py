@@ -21,7 +21,15 @@ from pydantic import BaseModel
 from photofinish.answer import estimates
 from photofinish.answer.prices import cheapest_machine
 from photofinish.commands import cli
-from photofinish.config import compare, datasets, devices, experiment, metrics, networks, scripts
+from photofinish.config import (
+    compare,
+    datasets,
+    devices,
+    experiment,
+    losses_and_metrics,
+    networks,
+    scripts,
+)
 from photofinish.config.experiment import LoaderInput
 from photofinish.config.loader import _BUILT_IN
 
@@ -47,7 +55,7 @@ _, LAUNCH, SLOW_LAUNCH = (1e6 * seconds for seconds in estimates.LAUNCH_SECONDS)
 WRITTEN_BY_STAGES = ("FetchedWeights", "InitialWeights", "Plan")
 SETTINGS = [
     value
-    for module in (compare, datasets, devices, experiment, metrics, networks, scripts)
+    for module in (compare, datasets, devices, experiment, losses_and_metrics, networks, scripts)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, BaseModel)
     if value.__module__ == module.__name__ and not name.endswith(WRITTEN_BY_STAGES)
@@ -150,7 +158,7 @@ def test_python_in_the_pages_runs(code: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("figure", "pages"),
     [
-        (f"{estimates.LONG_STEPS_WITHIN:g}", {"README.md", "docs/method.md"}),
+        (f"{estimates.LONG_STEPS_WITHIN:.2f}", {"README.md", "docs/method.md"}),
         (f"{LAUNCH:g} µs", {"docs/method.md"}),
         (f"{SLOW_LAUNCH:g} µs", {"docs/method.md"}),
         (f"({FAST_CONTEXT:g} to {SLOW_CONTEXT:g} s)", {"docs/method.md"}),

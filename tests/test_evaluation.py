@@ -26,16 +26,20 @@ from training_process import measure_here, train_here
 from photofinish.answer.record import answer_record
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.loss_settings import CustomLoss
-from photofinish.config.metrics import Metric
+from photofinish.config.losses_and_metrics import CustomLoss, Metric
 from photofinish.config.networks import CustomModel
 from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file
 from photofinish.data.tasks import TASKS
 from photofinish.errors import ConfigError, UserError
-from photofinish.evaluation.evaluate import evaluate, write_evaluation
-from photofinish.evaluation.judges import score
-from photofinish.evaluation.scores import scores_of_classes, scores_of_labels, scores_of_values
+from photofinish.evaluation.evaluate import (
+    evaluate,
+    score,
+    scores_of_classes,
+    scores_of_labels,
+    scores_of_values,
+    write_evaluation,
+)
 from photofinish.files import sha256_of_bytes, sha256_of_file, to_json, write_bytes_atomically
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.models.registry import build_model

@@ -124,7 +124,7 @@ def test_fewer_threads_that_are_faster_count_and_are_suggested() -> None:
     assert "tried" in advice(known)
     busy = compared(while_busy(cpu), gpu)
     assert "threads: 1" not in verdict(busy).action
-    assert not busy.diagnoses["cpu"][0].remedies
+    assert not busy.causes["cpu"][0].remedies
 
 
 def test_the_share_of_steps_is_as_measured_though_the_training_took_twice_as_long() -> None:
@@ -185,11 +185,11 @@ def test_no_gpu_is_worth_it_by_slow_kernels_however_fast_it_is_and_none_is_rente
 @pytest.mark.parametrize(
     ("seconds", "threads", "word", "here"),
     [
-        (1323.0, 1, "Can't tell", "3 min here when idle, 22 min as busy as now"),
-        (1323.0, 2, "Can't tell", "22 min here, as busy as now"),
-        (13230.0, 1, "Probably yes", "29 min here when idle, 3.7 h as busy as now"),
-        (400.0, 1, "No", "56 s here when idle, 6.7 min as busy as now"),
-        (400.0, 2, "No", "6.7 min here, as busy as now"),  # idle it is only shorter
+        (1323.0, 1, "Can't tell", "3 min here when idle, 22 min as busy as when measured"),
+        (1323.0, 2, "Can't tell", "22 min here, as busy as when measured"),
+        (13230.0, 1, "Probably yes", "29 min here when idle, 3.7 h as busy as when measured"),
+        (400.0, 1, "No", "56 s here when idle, 6.7 min as busy as when measured"),
+        (400.0, 2, "No", "6.7 min here, as busy as when measured"),  # idle it is only shorter
     ],
 )
 def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
@@ -212,4 +212,4 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     assert not before.endswith("~")
     assert not after.startswith(" (")
     assert ("when the machine is idle" in answer.action) is (word == "Can't tell")
-    assert " as busy as now" not in verdict(compared(quiet, settings=settings)).answer
+    assert " as busy as when measured" not in verdict(compared(quiet, settings=settings)).answer

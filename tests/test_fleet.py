@@ -27,9 +27,8 @@ from training_stage import read_until, wait_for
 from photofinish.errors import EXIT_INTERRUPTED, UserError
 from photofinish.git import git
 from photofinish.machine.fingerprint import Machine
-from photofinish.remote.jobs import clone_at, committed
-from photofinish.remote.worker import CODE, code_version, key_of, warn_if_open
-from photofinish.tracking import sync
+from photofinish.remote.worker import CODE, clone_at, code_version, committed, key_of, warn_if_open
+from photofinish.tracking import mlflow_worker
 
 LIKE_LAB = {"OMP_NUM_THREADS": "1", "OMP_DYNAMIC": "false"}
 """Variables of the fingerprint: with these, this machine is the one called lab."""
@@ -328,7 +327,7 @@ def sync_in(project: Project) -> None:
         patch.chdir(project.root)
         for name in ("MLFLOW_TRACKING_URI", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PATH"):
             patch.setenv(name, project.environment[name])
-        sync.bring_up_to_date(5000)
+        mlflow_worker.bring_up_to_date(5000)
 
 
 @pytest.mark.slow

@@ -16,9 +16,8 @@ from photofinish.errors import UserError
 from photofinish.inside import tensors
 from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.measure.attribution import time_steps
-from photofinish.measure.budget import Budget
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.in_turns import Way, turns, with_threads
+from photofinish.measure.in_turns import Budget, Way, turns, with_threads
 from photofinish.measure.take_parts import take_parts
 from photofinish.models.registry import build_model
 from photofinish.results.learned import weights_of

@@ -20,9 +20,15 @@ from photofinish.data.packed import PackedSplit
 from photofinish.errors import EXIT_FAILED, EXIT_NOT_COMPARED, ConfigError, UserError
 from photofinish.gate import turns
 from photofinish.gate.change import Change, Rounds, Turn
-from photofinish.gate.gate import changes_since, check, exported
+from photofinish.gate.gate import (
+    Checkout,
+    TimedTraining,
+    changes_since,
+    check,
+    exported,
+    start_side,
+)
 from photofinish.gate.side import run_here
-from photofinish.gate.sides import Checkout, TimedTraining, start_side
 
 NETWORK = """\
 import time
@@ -38,7 +44,12 @@ class Net(nn.Module):
         return self.linear(images.flatten(1))
 """
 PARAMS: dict[str, Any] = {
-    "defaults": {"epochs": 1, "batch_size": 128, "optimizer": {"name": "sgd", "lr": 0.1}},
+    "defaults": {
+        "epochs": 1,
+        "batch_size": 128,
+        "optimizer": {"name": "sgd", "lr": 0.1},
+        "time_limit": "20 s",
+    },
     "devices": {"cpu": {"threads": 1}, "gpu": {"if_missing": "skip"}},
     "datasets": {"digits": {"source": "digits", "validation": 0.15, "test": 0.15}},
     "experiments": {"mine": {"dataset": "digits", "model": {"name": "./net.py:Net"}}},
@@ -241,7 +252,7 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     network, mine = project.root / "net.py", PARAMS["experiments"]
     network.write_text(NETWORK, encoding="utf-8")
     same = {"dataset": "digits", "model": "linear"}
-    limit = project.root / "src/photofinish/gate/sides.py"
+    limit = project.root / "src/photofinish/gate/gate.py"
     text = limit.read_text(encoding="utf-8")
     # Three short rounds of each pair show the planted sleep.
     for line, quicker in (

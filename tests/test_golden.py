@@ -37,9 +37,8 @@ from photofinish.config.base import read_plan
 from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.experiment import Experiment, ExperimentPlan
 from photofinish.config.loader import read_params
-from photofinish.data.raw_data import read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import split
+from photofinish.data.split import read_raw, split
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.machine.host import cpu_facts
 from photofinish.planning.plan import write_plan
@@ -47,8 +46,8 @@ from photofinish.reporting.report import FILES
 from photofinish.results import records
 from photofinish.runs.run import Run
 from photofinish.tracking.documents import TAG_BUSY
+from photofinish.tracking.mlflow_worker import sync_all
 from photofinish.tracking.store import Store
-from photofinish.tracking.sync import sync_all
 
 pytestmark = WARNS
 

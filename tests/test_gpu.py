@@ -22,7 +22,7 @@ from photofinish.models.registry import build_model
 from photofinish.results import EpochMetrics
 from photofinish.training import graphs
 from photofinish.training.batches import Batches, Normaliser, Part
-from photofinish.training.cuda_recorder import CudaRecorder, recorder_of
+from photofinish.training.graphs import CudaRecorder, recorder_of
 from photofinish.training.input_paths import make_batches
 from photofinish.training.torch_device import CPU, Clock, accelerator, autocast, configure_torch
 from photofinish.training.trainer import Trainer

@@ -35,8 +35,9 @@ from photofinish.machine.load import (
     nvidia_gpu_works,
 )
 from photofinish.measure import loader_tries
-from photofinish.measure.measure import resident_batches
+from photofinish.measure.loader_tries import resident_batches
 from photofinish.runs import setup
+from photofinish.training.input_paths import LoaderBatches
 from photofinish.training.torch_device import CPU
 from photofinish.training.world import World
 
@@ -448,10 +449,12 @@ AROUND = {"job/memory.max": "9000", "job/memory.stat": "anon 4000\nfile 5000"}
 
 
 def test_resident_batches_must_fit(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = setup.Setup(make_run(input={"name": "loader"}), CPU, World(CPU))
-    assert resident_batches(made) is not None
+    trainer = setup.Setup(make_run(input={"name": "loader"}), World(CPU)).new_trainer()
+    batches = trainer.training
+    assert isinstance(batches, LoaderBatches)
+    assert resident_batches(trainer, batches, batches.dataset.part) is not None
     monkeypatch.setattr(loader_tries, "available_memory_bytes", lambda: 1000)
-    assert resident_batches(made) is None
+    assert resident_batches(trainer, batches, batches.dataset.part) is None
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ ORDER = (
 # Modules, and packages that they must do without.
 RUNS_WITHOUT = {
     "the trainer": (
-        "models.registry results training.batches training.checkpoint "
+        "models.registry results training.batches "
         "training.failures training.input_paths training.step training.world "
         "training.torch_device training.trainer",
         "pydantic mlflow dvc pandas sklearn safetensors matplotlib rich psutil pynvml PIL",

@@ -17,13 +17,12 @@ from conftest import HeldClock, MakeExperiment, MakeResult, MakeTrainer
 from result_files import in_turns, job_of, made_up_attribution, trained, with_record, with_timings
 from torch.utils.data import get_worker_info
 
-from photofinish.answer.remedies import loader_remedies
+from photofinish.answer.diagnosis import loader_remedies
 from photofinish.config.experiment import LoaderInput
 from photofinish.data.sources import LiveSamples
 from photofinish.inside.timed_batches import is_loading
 from photofinish.measure import loader_times, loader_tries
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import Way, turns
+from photofinish.measure.in_turns import Budget, Way, turns
 from photofinish.measure.loader_tries import measure_loader, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
@@ -102,9 +101,9 @@ def test_a_data_set_that_fails_is_not_timed_and_says_why(
         raise TypeError("not a Compose")
 
     monkeypatch.setattr(loader_times, "measure", fail)
-    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, TEN, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "loader"}), 1.0, TEN) is None
     assert "TypeError: not a Compose" in capsys.readouterr().out
-    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, TEN, lambda: None) is None
+    assert measure_loader(trainer_of(input={"name": "resident"}), 1.0, TEN) is None
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -320,6 +319,6 @@ def test_all_measurements_share_ten_seconds(
     trainer = trainer_of(input=LOADER, batch_size=4)
     trainer.training, trainer.steps_per_epoch = load(Items(transforms=[slow]), transform=FLIP), 2
     began_seconds = clock.now_seconds
-    found = measure_loader(trainer, 8 * item_seconds, TEN, lambda: None)
+    found = measure_loader(trainer, 8 * item_seconds, TEN)
     assert (found is None) is (item_seconds > 1)
     assert clock.now_seconds - began_seconds <= 10.0

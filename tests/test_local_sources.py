@@ -17,8 +17,7 @@ from photofinish.config.loader import read_params
 from photofinish.data import PartName
 from photofinish.data.images import decode, pixels_of, to_pixels
 from photofinish.data.local_files import sha256_of_local_files
-from photofinish.data.raw_data import RawData, read_raw
-from photofinish.data.split import split
+from photofinish.data.split import RawData, read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.planning.checks import check_paths
 from photofinish.planning.plan import write_plan

@@ -45,9 +45,9 @@ from photofinish.results.measured import MEASURED
 from photofinish.runs.run import Run
 from photofinish.tracking import documents, mlflow_worker
 from photofinish.tracking.documents import RunDocument, training_document
+from photofinish.tracking.mlflow_worker import bring_up_to_date, create_run, sync_all
 from photofinish.tracking.model import as_served
 from photofinish.tracking.store import Store, close_abandoned_runs, process_tag
-from photofinish.tracking.sync import bring_up_to_date, create_run, sync_all
 
 pytestmark = WARNS
 

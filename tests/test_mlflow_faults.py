@@ -27,7 +27,7 @@ from training_stage import TrainingStage, clean_environment, contents
 from photofinish.data.packed import PackedSplit
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.results.records import TrainingTimes, read_record
-from photofinish.tracking import sync
+from photofinish.tracking import mlflow_worker
 from photofinish.tracking.client import REMOTE_SECONDS
 
 pytestmark = [
@@ -37,7 +37,7 @@ pytestmark = [
 ]
 
 EPOCHS = 3
-SYNC = "from photofinish.tracking.sync import bring_up_to_date; bring_up_to_date(5000)"
+SYNC = "from photofinish.tracking.mlflow_worker import bring_up_to_date; bring_up_to_date(5000)"
 MakeTracked = Callable[..., "Tracked"]
 
 
@@ -81,7 +81,7 @@ class Tracked:
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as output:
             patch.chdir(self.stage.folder)
             patch.setenv("MLFLOW_TRACKING_URI", address)
-            sync.bring_up_to_date(5000)
+            mlflow_worker.bring_up_to_date(5000)
         return output.getvalue()
 
 

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 from photofinish.answer.estimates import estimated_device_seconds
 from photofinish.config.compare import accelerators
-from photofinish.inside.counting import Operators, StepCount, count_step
+from photofinish.inside.counting import Operators
+from photofinish.inside.counting import count_step as counts_of_step
 from photofinish.inside.memory import Allocations
 from photofinish.inside.script_step import ScriptStep
 from photofinish.measure.operations import count_operations
@@ -27,13 +29,17 @@ from photofinish.nested import leaves
 IMAGES = 4
 
 
-def counted(network: nn.Module, *shape: int) -> StepCount:
+def count_step(network: nn.Module, loss: Callable[[], torch.Tensor]) -> SimpleNamespace:
+    return SimpleNamespace(**counts_of_step(network, loss))
+
+
+def counted(network: nn.Module, *shape: int) -> SimpleNamespace:
     """Count a step on made-up images that need no gradients."""
     images = torch.ones(IMAGES, *shape)
     return count_step(network, lambda: network(images).sum())
 
 
-def counted_on(network: nn.Module, data: Any) -> StepCount:
+def counted_on(network: nn.Module, data: Any) -> SimpleNamespace:
     """Count a step whose loss is the sum of the network's first output."""
 
     def total() -> torch.Tensor:

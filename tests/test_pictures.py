@@ -24,9 +24,8 @@ from photofinish.answer.comparison import Comparison
 from photofinish.answer.record import Cell, Grid
 from photofinish.config.compare import Comparing
 from photofinish.reporting.answer_words import action_text
-from photofinish.reporting.answers_picture import heat_map
 from photofinish.reporting.drawing import DEVICE_COLOURS, Picture
-from photofinish.reporting.job_pictures import job_pictures
+from photofinish.reporting.pictures import heat_map, job_pictures
 from photofinish.results.references import Reference, reference_of
 
 CPU, GPU = DEVICE_COLOURS["cpu"], DEVICE_COLOURS["gpu"]

@@ -39,9 +39,8 @@ from photofinish.answer.record import answer_record
 from photofinish.commands.ask import job_answer, print_answers
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.scripts import ScriptPlan
-from photofinish.reporting import report_page
-from photofinish.reporting.report import write_for_dvc, write_report
-from photofinish.reporting.report_page import page_of
+from photofinish.reporting import report
+from photofinish.reporting.report import page_of, write_for_dvc, write_report
 from photofinish.results import TimedPart
 from photofinish.results.job import Job, JobPair
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, write_measured
@@ -218,7 +217,7 @@ def named(pair: JobPair, name: str, dataset: str) -> JobPair:
 def test_answers_read_as_they_did(
     make_result: MakeResult, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(report_page, "find_spec", lambda _name: None)  # for no pictures
+    monkeypatch.setattr(report, "find_spec", lambda _name: None)  # for no pictures
     jobs = [JobPair(job_of(cpu_result(make_result, name, 1.0))) for name in MEASURED]
     title = "the default jobs, with the records in reference/"
     default = shipped().comparing, with_references(jobs, shipped_references())

@@ -20,7 +20,7 @@ from photofinish.answer.diagnosis import Diagnosis, diagnose
 from photofinish.config.experiment import ExperimentPlan, ResidentInput
 from photofinish.machine.fingerprint import CpuTarget
 from photofinish.measure.attribution import measure_attribution, other_images, time_steps
-from photofinish.measure.budget import Budget
+from photofinish.measure.in_turns import Budget
 from photofinish.measure.loader_tries import OneInput, try_block
 from photofinish.models.registry import build_model
 from photofinish.reporting.causes import remedy_line

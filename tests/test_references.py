@@ -27,14 +27,14 @@ from photofinish.answer.word import decide_rented
 from photofinish.commands import pipeline
 from photofinish.config.experiment import Optimizer, Schedule
 from photofinish.config.loader import read_params
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.config.networks import CustomModel
 from photofinish.errors import UserError
-from photofinish.reporting.model_words import model_text
+from photofinish.reporting.answer_words import model_text
 from photofinish.reporting.tables import references_table
 from photofinish.results.job import Job
-from photofinish.results.job_fields import job_settings
 from photofinish.results.measured import TrainedRecords
+from photofinish.results.measured_jobs import job_settings
 from photofinish.results.records import TrainingRecord
 from photofinish.results.references import Reference, read_references, reference_of, write_reference
 from photofinish.results.trained import FirstStep
@@ -193,7 +193,7 @@ def test_references_match_for_times_by_the_step_and_for_losses_by_the_training(
     for settings, same_times, same_losses in MATCHES:
         other = recorded(with_settings(gpu_elsewhere, **settings))
         (pair,) = paired(here, None, [other])
-        found = bool(pair.references), bool(pair.same_model_references)
+        found = bool(pair.references), any(map(pair.has_same_losses, pair.references))
         assert found == (same_times, same_losses), settings
     cpu = here[0]
     other = job_settings(with_settings(cpu, cuda_graphs="off").record)

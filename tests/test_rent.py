@@ -210,6 +210,7 @@ def test_the_task_of_a_script_asks_there_and_trains_unless_the_answer_is_no(
         ({"requirements.txt": "torch"}, '" --requirement requirements.txt'),
         ({"pyproject.toml": "[project]"}, '" .'),
         ({"pyproject.toml": "[tool.ruff]", "network.py": "import yaml"}, '" pyyaml=='),
+        ({"pyproject.toml": "project.name = 'photofinish'"}, " torch=="),
     ],
 )
 def test_a_script_is_installed_by_its_folder_or_by_what_it_imports(

@@ -17,7 +17,7 @@ from result_files import made_up_attribution, text_of, whole_epoch
 
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.decision import decide
-from photofinish.answer.estimates import CONTEXT_SECONDS, estimate_step
+from photofinish.answer.estimates import CONTEXT_SECONDS, OTHER_CPU, estimate_step
 from photofinish.answer.prices import price_of
 from photofinish.commands.ask import job_answer, print_answers
 from photofinish.config.compare import Comparing, Prices, accelerators
@@ -59,7 +59,7 @@ def estimated_step(accelerator: str = "T4") -> Any:
 
 
 def estimate_of(pair: Comparison) -> Any:
-    (offer,) = pair.renting.options
+    (offer,) = pair.options
     return offer.estimate
 
 
@@ -153,7 +153,7 @@ def test_no_is_for_what_is_allocated_and_yes_has_room_to_spare(
 ) -> None:
     peaks = {"peak_allocated_bytes": allocated * GIB, "peak_reserved_bytes": reserved * GIB}
     pair = compared(on_cpu(STEP.model_copy(update=peaks), seconds=3600.0), settings=T4)
-    (offer,) = pair.renting.options  # of 16 GiB
+    (offer,) = pair.options  # of 16 GiB
     assert offer.fits == fits
     assert (decide(pair).worth.gpu_name == "T4") == (fits != "no")
 
@@ -173,7 +173,7 @@ def test_prices_in_the_settings_come_before_the_lowest_list_price() -> None:
 def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost() -> None:
     hourly = Prices(accelerator_hour={"T4": 3.6})
     pair = compared(on_cpu(), settings=Comparing(accelerators=("T4", "M1"), prices=hourly))
-    on_t4, on_m1 = (option.estimate for option in pair.renting.options)
+    on_t4, on_m1 = (option.estimate for option in pair.options)
     step, once_seconds = estimated_step(), pair.cpu.once_seconds
     assert on_t4
     assert on_m1 is None
@@ -183,7 +183,7 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost() -> Non
     job_seconds = on_t4.startup_seconds + passes_seconds
     assert on_t4.job.seconds == pytest.approx(job_seconds)
     slow_steps = job_seconds + passes_seconds * (step.spread[2] / step.seconds - 1)
-    slow_cpu = slow_steps + 0.5 * once_seconds
+    slow_cpu = slow_steps + (OTHER_CPU - 1) * once_seconds
     slow = slow_cpu + CONTEXT_SECONDS[2] - CONTEXT_SECONDS[1]
     factors = slow_steps / job_seconds, slow_cpu / slow_steps, slow / slow_cpu
     off = math.hypot(*map(math.log, factors))  # their causes are independent
@@ -203,7 +203,7 @@ def test_a_scripts_own_code_and_what_it_does_between_epochs_stay_on_an_estimated
 
     def estimate(forward_seconds: float, between_seconds: float = 0.0) -> Any:
         changed = {
-            "script": replace(SCRIPT, step_parts={"forward": forward_seconds}),
+            "script": SCRIPT.model_copy(update={"step_parts": {"forward": forward_seconds}}),
             "by_parts": replace(by_parts, between_seconds=between_seconds),
         }
         return estimate_of(compared(replace(job, **changed), settings=h100))
@@ -255,7 +255,7 @@ def test_a_measured_gpu_scales_the_estimates_of_the_others_by_the_root_of_its_ow
     gpu = make_job(device="gpu", device_name="Tesla T4", **steps)
     unless_waited = gpu if waiting_share == 0.0 else replace(gpu, steady_state=None)
     alone, measured = (compared(on_cpu(), each, MEASURED) for each in (None, unless_waited))
-    for one, other in zip(alone.renting.options, measured.renting.options, strict=True):
+    for one, other in zip(alone.options, measured.options, strict=True):
         expected = factor * one.estimate.epoch_seconds
         assert other.estimate.epoch_seconds == pytest.approx(expected)
 

@@ -26,9 +26,8 @@ from training_stage import contents
 import photofinish
 from photofinish.answer.candidates import About
 from photofinish.answer.comparison import Comparison, compare
-from photofinish.answer.diagnosis import Diagnosis
+from photofinish.answer.diagnosis import Diagnosis, Gain, Remedy
 from photofinish.answer.record import answer_record
-from photofinish.answer.remedies import Gain, Remedy
 from photofinish.config.kinds import KINDS
 from photofinish.errors import UserError
 from photofinish.files import to_json
@@ -37,8 +36,7 @@ from photofinish.reporting.report import FILES, write_for_dvc
 from photofinish.reporting.tables import COLUMNS
 from photofinish.reporting.templates import TEMPLATES
 from photofinish.results.job import Job, JobPair
-from photofinish.results.pass_times import StepsTaken
-from photofinish.results.trained import DeviceLabel
+from photofinish.results.trained import DeviceLabel, StepsTaken
 
 SOURCES = ROOT / "src/photofinish"
 REASON = "; ".join(f"{name}: {kind.absent}" for name, kind in KINDS.items())
@@ -190,7 +188,7 @@ def test_the_page_has_the_commands_that_try_a_suggestion_and_a_short_trial_of_it
 ) -> None:
     remedy = Remedy("batch size", {"experiments.mlp.batch_size": 256}, Gain(1.2, 3.0))
     advised = Diagnosis("an epoch", "input-bound", (remedy,))
-    pair = replace(without_gpu(job("mlp")), diagnoses={"cpu": (advised,)})
+    pair = replace(without_gpu(job("mlp")), causes={"cpu": (advised,)})
     write_report([pair], tmp_path)
     command = "dvc exp run --temp -S '++experiments.mlp.batch_size=256'"
     trial = f"{command} -S '++experiments.mlp.epochs=3'"
@@ -216,7 +214,7 @@ def test_html_in_names_is_shown_as_text_and_formulas_are_not_computed(tmp_path: 
 def test_any_number_of_experiments_is_one_page_with_the_details_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("photofinish.reporting.report_page.MOST_SHOWN", 3)
+    monkeypatch.setattr("photofinish.reporting.report.MOST_SHOWN", 3)
     names = [f"net-{number}" for number in range(5)]
     write_report(list(map(on_both, names)), tmp_path)
     page = Page(tmp_path)
@@ -236,7 +234,7 @@ def test_the_markdown_fits_into_a_comment_at_any_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("photofinish.reporting.report.MOST_MARKDOWN_CHARACTERS", 8_000)
-    monkeypatch.setattr("photofinish.reporting.report_page.MOST_SHOWN", 1)  # figures take long
+    monkeypatch.setattr("photofinish.reporting.report.MOST_SHOWN", 1)  # figures take long
     pair = compared(job(device_name="CPU | 8 cores"), job(device="gpu"))
     for count in (1, 40):
         write_report([pair] * count, tmp_path)
@@ -363,9 +361,12 @@ def test_the_schema_is_that_of_the_answers() -> None:
 
 def suggesting(seconds: float, *remedies: Remedy) -> Comparison:
     """Compare a job of five epochs on the CPU, with suggestions."""
-    diagnoses = tuple(Diagnosis("an epoch", "input-bound", (each,)) for each in remedies)
     job = replace(make_job((seconds + 0.1,) * 5, seconds=30.0), name="mlp")
-    return replace(compared(job), diagnoses={"cpu": diagnoses})
+    causes = []
+    for remedy in remedies:
+        in_job = replace(remedy, predicted=remedy.predicted.of_job(job))
+        causes.append(Diagnosis("an epoch", "input-bound", (in_job,)))
+    return replace(compared(job), causes={"cpu": tuple(causes)})
 
 
 def answer_of(pair: Comparison, folder: Path) -> dict[str, Any]:

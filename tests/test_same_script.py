@@ -11,7 +11,7 @@ import pytest
 import torch
 from watched_scripts import recorded
 
-from photofinish.answer.same_model import SameScript, same_script
+from photofinish.answer.comparison import SameScript, same_script
 from photofinish.inside.hooks import SEEDED
 from photofinish.inside.tensors import fingerprint_tensor
 from photofinish.results.trained import FirstScriptSteps

@@ -20,7 +20,7 @@ from training_process import measure_here, train_here
 
 from photofinish.answer.seeds import over_seeds
 from photofinish.config.compare import Comparing
-from photofinish.config.metrics import Metric
+from photofinish.config.losses_and_metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget
@@ -75,7 +75,7 @@ def test_killed_within_a_seed_it_resumes_there(
     train: Train, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("CHECKPOINT_SECONDS", "CHECKPOINT_TIMES"):
-        monkeypatch.setattr(f"photofinish.training.checkpoint.{name}", 0)
+        monkeypatch.setattr(f"photofinish.runs.training.{name}", 0)
     epochs, settings = Trainer.epochs, {"seeds": 3, "epochs": 3}
 
     def killed(trainer: Trainer) -> Iterator[Any]:
@@ -147,7 +147,7 @@ def test_a_metric_that_is_no_number_for_one_seed_is_the_main_score_of_none(
     train: Train, packed_split: PackedSplit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[dict[str, float]] = [{"odd": 0.5}, {}, {"odd": 0.5}]
-    monkeypatch.setattr("photofinish.evaluation.judges.custom_scores", lambda *_: found.pop(0))
+    monkeypatch.setattr("photofinish.evaluation.evaluate.custom_scores", lambda *_: found.pop(0))
     model = train("small", seeds=3, epochs=1)
     scores = evaluate("small", {"cpu": model}, packed_split).evaluation.devices["cpu"]
     assert {each.main for each in (scores, *scores.seeds)} == {"test_accuracy"}

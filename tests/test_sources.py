@@ -34,9 +34,8 @@ from photofinish.config.datasets import DatasetPlan
 from photofinish.data import PartName
 from photofinish.data.images import Int64Array
 from photofinish.data.packed import PackedSplit, part_file
-from photofinish.data.raw_data import RawData, read_raw
 from photofinish.data.sources import download
-from photofinish.data.split import divide, split
+from photofinish.data.split import RawData, divide, read_raw, split
 from photofinish.errors import ConfigError, UserError
 from photofinish.files import sha256_of_file
 

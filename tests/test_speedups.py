@@ -17,10 +17,10 @@ from result_files import job_of, trained, with_record, with_timings
 
 from photofinish.answer.prices import TimeToTarget, cost, resource_use, time_to_target
 from photofinish.answer.speedups import break_even, speedups
-from photofinish.answer.uncertainty import MACHINE, ONCE
+from photofinish.answer.times import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import LoaderInput, Schedule
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.reporting.tables import figures_table
 from photofinish.results import EpochTiming
 from photofinish.results.job import Job

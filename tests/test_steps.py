@@ -38,8 +38,8 @@ from photofinish.measure.loader_tries import OneInput, with_input
 from photofinish.results.learned import weights_of
 from photofinish.results.measurements import Tried
 from photofinish.training import graphs
-from photofinish.training.custom_step import BatchTransform
-from photofinish.training.graphs import Steps
+from photofinish.training.batches import BatchTransform
+from photofinish.training.graphs import Steps, choose_steps
 from photofinish.training.trainer import Trainer
 
 # -- the same bits ----------
@@ -369,13 +369,12 @@ def test_captured_steps_are_tried_if_only_the_setting_on_captures_them(
     assert tried(**unproven) == (10, True)
     for refused in ({}, {"cuda_graphs": "off", **unproven}, {"optimizer": DAMPED, **unproven}):
         assert tried(**refused) == (0, False)
-    chosen = Trainer.chosen_steps
 
     def choose_then_fail(trainer: Trainer) -> Steps:
-        steps, recorder.fails = chosen(trainer), True
+        steps, recorder.fails = choose_steps(trainer), True
         return steps
 
-    monkeypatch.setattr(Trainer, "chosen_steps", choose_then_fail)
+    monkeypatch.setattr("photofinish.measure.attribution.choose_steps", choose_then_fail)
     assert tried(**unproven)[0] == 0  # and no launched steps instead
 
 

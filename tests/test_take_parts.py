@@ -15,7 +15,7 @@ from photofinish.config.experiment import step_settings
 from photofinish.inside.recorder import VALIDATES
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
-from photofinish.results.timed_parts import EpochByParts, epoch_by_parts
+from photofinish.results.measured import EpochByParts, epoch_by_parts
 from photofinish.training.batches import Batch
 from photofinish.training.trainer import Trainer
 

@@ -24,14 +24,14 @@ from training_stage import contents
 from photofinish.answer.decision import decide
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.errors import UserError
 from photofinish.results import EpochTiming, records
 from photofinish.results.measured import TrainedRecords
 from photofinish.runs import stage
 from photofinish.runs.run import Run, epochs_in_time
+from photofinish.runs.training import CheckpointStore, prune_checkpoints
 from photofinish.tracking.documents import TAG_NOTE, TAG_TIME, training_document
-from photofinish.training.checkpoint import CheckpointStore, prune_checkpoints
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_checkpoint_is_due_a_second_after_the_last_or_takes_a_thirtieth_of_the
 ) -> None:
     clock, saved = HeldClock(), 0
     monkeypatch.setattr("time.monotonic", lambda: clock.now_seconds)
-    write = "photofinish.training.checkpoint.write_bytes_atomically"
+    write = "photofinish.runs.training.write_bytes_atomically"
     monkeypatch.setattr(write, lambda *_: clock.take(writing_seconds))
     store = CheckpointStore(tmp_path)
     for epoch in range(400):  # 100 s

@@ -12,8 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from planted_jobs import make_job
 
-from photofinish.answer.times import job_time
-from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean, total
+from photofinish.answer.times import MACHINE, UncertainTime, error_of_mean, job_time, total
 from photofinish.results.job import Job
 
 STARTUP_SECONDS = 5.0

@@ -58,8 +58,8 @@ class Start:
 
 WITHOUT_MLFLOW = Start()
 CHECKPOINT_EACH_EPOCH: dict[str, object] = {
-    "photofinish.training.checkpoint.CHECKPOINT_SECONDS": 0.0,
-    "photofinish.training.checkpoint.CHECKPOINT_TIMES": 0,
+    "photofinish.runs.training.CHECKPOINT_SECONDS": 0.0,
+    "photofinish.runs.training.CHECKPOINT_TIMES": 0,
 }
 
 
@@ -80,7 +80,7 @@ def train_here(run: Run) -> None:
     from photofinish.training.torch_device import CPU
     from photofinish.training.world import World
 
-    train(run, CPU, World(CPU), client.NoTracker(), 0.0)
+    train(run, World(CPU), client.NoTracker(), 0.0)
 
 
 def measure_here(run: Run, seconds: float | None = 0.1) -> Measured:
@@ -92,7 +92,7 @@ def measure_here(run: Run, seconds: float | None = 0.1) -> Measured:
     from photofinish.training.world import World
 
     steps = replace(run, experiment=step_settings(run.experiment))
-    measured = measure(steps, CPU, World(CPU), seconds, run.experiment.epochs, 0.0)
+    measured = measure(steps, World(CPU), seconds, run.experiment.epochs, 0.0)
     assert measured
     records.write_measured(run.out / records.MEASURED_FOLDER, measured)
     written = records.read_measured(run.out / records.MEASURED_FOLDER / records.MEASURED)

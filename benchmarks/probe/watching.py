@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.probe.findings import ROOT, Findings, here
 from benchmarks.probe.gpu_scripts import WATCHED
-from photofinish.answer.same_model import same_script
+from photofinish.answer.comparison import same_script
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 
 _SCRIPT = ROOT / "benchmarks" / "probe" / "gpu_scripts.py"

@@ -2,7 +2,9 @@
 
 `training.csv` has a row for each: images per second of a network, batch and accelerator.
 `networks.csv` has the operations and the saved memory of each network's step.
-`python -m benchmarks.published.count` counts them with timm's networks.
+`python -m benchmarks.published.count` counts them with timm's networks. `steps.csv` has counted
+steps of language models and of NeuMF, a multilayer perceptron on embeddings of ML-20m's users and
+films. Their optimizer is Adam, which NeuMF takes fused.
 
 `fp16` rows are mixed precision. `tf32` rows are published as FP32 by NVIDIA, in whose containers
 TF32 is on. Rows without an optimizer are forward and backward passes alone.
@@ -11,15 +13,13 @@ TF32 is on. Rows without an optimizer are forward and backward passes alone.
 launched by the host (`eager`) or captured in CUDA graphs. Each is the median of one training's
 steady steps, deterministic unless its job says otherwise. `unseen.csv` has steps of networks on
 which no constant was fitted, on an H200 (2026-11-27), counted as a user's are: on a CPU. The probe
-that took them is in git's history (commit 11197e9a, benchmarks/probe/unseen.py). Steps of language
-models are published ones: the optimizer is Adam, and gpt2's README trains on an A100.
+that took them is in git's history (commit 11197e9a, benchmarks/probe/unseen.py).
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,54 +35,40 @@ COUNTS = (
 _NOTHING = Operations(images=0, flops=0, kernels=0, saved_tensor_bytes=0)
 
 
-@dataclass(frozen=True)
-class Published:
-    """Speed of one training step."""
+class Step(NamedTuple):
+    """A training step that was timed on a GPU."""
 
-    model: str
-    precision: str
-    accelerator: Accelerator
-    operations: Operations
-    images_per_second: float
-    source: str
-
-    @property
-    def step_seconds(self) -> float:
-        """Measured time of a step."""
-        return self.operations.images / self.images_per_second
-
-
-def published() -> list[Published]:
-    """All of them."""
-    networks = {(row["model"], row["image_size"]): _counted(row) for row in rows("networks.csv")}
-    found = []
-    for row in rows("training.csv"):
-        step = with_batch(networks[row["model"], row["image_size"]], int(row["batch_size"]))
-        sheet, speed = accelerators()[row["accelerator"]], float(row["images_per_second"])
-        found.append(Published(row["model"], row["precision"], sheet, step, speed, row["source"]))
-    return found
-
-
-class Measured(NamedTuple):
-    """Step of this trainer on a GPU."""
-
-    accelerator: Accelerator
     job: str
-    is_captured: bool
+    accelerator: Accelerator
     precision: str
     operations: Operations
-    step_seconds: float
+    seconds: float
+    source: str
+    is_captured: bool
 
 
-def measured(name: str = "measured") -> list[Measured]:
-    """Return the steps of measured.csv, or of unseen.csv."""
-    found = []
+def published() -> list[Step]:
+    networks = {(row["model"], row["image_size"]): _counted(row) for row in rows("networks.csv")}
+    steps = measured("steps")
+    for row in rows("training.csv"):
+        operations = with_batch(networks[row["model"], row["image_size"]], int(row["batch_size"]))
+        seconds = operations.images / float(row["images_per_second"])
+        sheet, precision = accelerators()[row["accelerator"]], row["precision"]
+        step = Step(row["model"], sheet, precision, operations, seconds, row["source"], False)
+        steps.append(step)
+    return steps
+
+
+def measured(name: str = "measured") -> list[Step]:
+    """Return the steps of measured.csv, unseen.csv or steps.csv."""
+    steps = []
     for row in rows(f"{name}.csv"):
         sheet = accelerators()[row.get("accelerator", "H100")]
-        is_captured, seconds = row["steps"] == "graph", float(row["step_seconds"])
-        step = sheet, row["job"], is_captured, row["precision"], _counted(row), seconds
-        found.append(Measured(*step))
-    return found
+        seconds, is_captured = float(row["step_seconds"]), row.get("steps") == "graph"
+        source, counted = row.get("source", ""), _counted(row)
+        step = Step(row["job"], sheet, row["precision"], counted, seconds, source, is_captured)
+        steps.append(step)
+    return steps
 
 
 def rows(name: str) -> Iterator[dict[str, str]]:

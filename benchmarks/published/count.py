@@ -28,7 +28,7 @@ def main() -> None:
         network = timm.create_model(model, num_classes=_CLASSES).train()
         counted = count_step(network, partial(_loss, network, side))
         name = {"model": model, "image_size": side, "images": _IMAGES}
-        networks.append(name | {count: getattr(counted, count) for count in _COUNTS})
+        networks.append(name | {count: counted[count] for count in _COUNTS})
         print(networks[-1], flush=True)
     with (FOLDER / "networks.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, networks[0], lineterminator="\n")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from recorder import OperationRecorder
 
-import photofinish.training.cuda_recorder
 from photofinish.training import graphs, learning_rates, optimizer, torch_device
 
 _is_available = torch.accelerator.is_available
@@ -17,8 +16,7 @@ def pytest_configure() -> None:
     patch = pytest.MonkeyPatch()
     patch.setattr(torch.accelerator, "is_available", lambda: True)  # read by the file's skip mark
     patch.setattr(torch_device, "accelerator", lambda *_: torch_device.CPU)
-    for module in (graphs, photofinish.training.cuda_recorder):
-        patch.setattr(module, "recorder_of", lambda _device: recorder)
+    patch.setattr(graphs, "recorder_of", lambda _device: recorder)
     for module in (learning_rates, optimizer):
         patch.setattr(module, "is_accelerator", lambda _device: True)
 

@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from photofinish.answer.prices import GpuTerms, cost_of, terms_of
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.times import ByLoad, job_time
-from photofinish.answer.uncertainty import Interval, UncertainTime, total
+from photofinish.answer.times import ByLoad, Interval, UncertainTime, job_time, total
 from photofinish.config.compare import Comparing, accelerators
 from photofinish.results.job import Job
 from photofinish.wording import is_wide
@@ -87,7 +86,11 @@ def candidates(
 
     An estimate counts before a record that is too vague, such as one of a single epoch.
     """
-    gpus = {gpu.name: gpu for gpu in estimated(options)}
+    gpus = {}
+    for option in options:
+        if option.estimate and option.fits != "no":
+            name, time = option.accelerator.name, option.estimate.job
+            gpus[name] = Candidate(name, "estimated", time, option.terms, option)
     for gpu in recorded(elsewhere, settings):
         if gpu.name not in gpus or not is_wide(gpu.time.interval):
             gpus[gpu.name] = gpu
@@ -104,8 +107,7 @@ def recorded(elsewhere: Sequence[Job], settings: Comparing) -> list[Candidate]:
         quiet = [job for job in jobs if not job.busy] or jobs
         middle, seconds = quiet[len(quiet) // 2], median(job.whole_seconds for job in quiet)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
-        terms = terms_of(name, settings)
-        gpus.append(Candidate(name, "recorded", time, terms, job=middle))
+        gpus.append(Candidate(name, "recorded", time, terms_of(name, settings), job=middle))
     return gpus
 
 
@@ -113,16 +115,6 @@ def short_name(gpu: str) -> str:
     """Return `H100` for `NVIDIA H100 80GB HBM3`, and other names without their maker."""
     names = {sheet.full_name: name for name, sheet in accelerators().items()}
     return names.get(gpu, gpu.removeprefix("NVIDIA ").removeprefix("AMD "))
-
-
-def estimated(options: Sequence[RentalOption]) -> list[Candidate]:
-    """Return the accelerators that may be rented and whose memory may suffice."""
-    gpus = []
-    for option in options:
-        if option.estimate and option.fits != "no":
-            name, time = option.accelerator.name, option.estimate.job
-            gpus.append(Candidate(name, "estimated", time, option.terms, option))
-    return gpus
 
 
 def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
@@ -172,10 +164,6 @@ class Worth:
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
     """Interval that contains the speed-up in 9 of 10 cases. None if a machine was busy."""
-    of_gpu: bool = False
-    """True if the reason is about the GPU's job, False if it is about the CPU's."""
-    limit: float = math.inf
-    """Speed-up that no GPU exceeds, for an answer about any GPU."""
     terms: GpuTerms = field(default_factory=GpuTerms)
     """Terms of the GPU, or if none has an estimate, of the one that must save least."""
     jobs: int = 1
@@ -185,7 +173,6 @@ class Worth:
 
     @property
     def basis(self) -> Basis:
-        """Evidence of the answer."""
         return self.gpu.basis if self.gpu else "bound"
 
     @property
@@ -220,11 +207,6 @@ class Worth:
         """Interval of the time that one run saves after a rented machine's start."""
         low, high = self.saved
         return low - self.terms.start_seconds, high - self.terms.start_seconds
-
-    @property
-    def gained_seconds(self) -> float:
-        """Time that one run saves after a rented machine's start."""
-        return self.here.seconds - self.there_seconds
 
     @property
     def there_seconds(self) -> float:

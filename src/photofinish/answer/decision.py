@@ -15,8 +15,8 @@ from typing import Literal
 
 from photofinish.answer.candidates import Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
-from photofinish.answer.remedies import Remedy
-from photofinish.answer.uncertainty import MACHINE, UncertainTime, error_of_mean
+from photofinish.answer.diagnosis import Remedy
+from photofinish.answer.times import MACHINE, UncertainTime, error_of_mean
 from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
 from photofinish.config.compare import Comparing
 from photofinish.results.job import Job
@@ -46,8 +46,6 @@ class FewerEpochs:
 
 @dataclass(frozen=True)
 class Action:
-    """Action that is recommended now."""
-
     kind: Literal[
         "use the GPU", "use the CPU", "use either", "rent", "rent for some", "change a setting",
         "fewer epochs", "measure again", "measure longer", "try a GPU", "stay here",
@@ -56,7 +54,6 @@ class Action:
     accelerator: str | None = None
     """Accelerator to rent, by its name for `photofinish rent`."""
     runs: Runs | None = None
-    """Numbers of runs that pay for renting."""
     remedy: Remedy | None = None
     fewer: FewerEpochs | None = None
     seconds: float = 0.0
@@ -67,8 +64,6 @@ class Action:
 
 @dataclass(frozen=True)
 class Decision:
-    """Answer, and what to do."""
-
     worth: Worth
     action: Action
 
@@ -88,13 +83,19 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
         if pair.gpu is None:
             sweeps[_sweep(pair)].append(pair)
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
-    return [_decision(pair, rented.get(_sweep(pair)), sampled_seconds) for pair in pairs]
+    decisions = []
+    for pair in pairs:
+        worth = measured(pair) or _without_gpu(pair, rented.get(_sweep(pair)))
+        if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
+            worth = replace(worth, answer="Can't tell")
+        decisions.append(Decision(worth, _action(pair, worth, sampled_seconds)))
+    return decisions
 
 
 def _sweep(pair: Comparison) -> tuple[object, ...]:
     settings = pair.cpu.settings
     # One machine is rented for all experiments with equal data set and network.
-    shared = (settings.dataset, settings.network) if settings else (pair.experiment,)
+    shared = (settings.dataset, settings.network) if settings else (pair.name,)
     return shared, bool(pair.candidates)
 
 
@@ -104,13 +105,6 @@ def decide(pair: Comparison, sampled_seconds: float = 0.0) -> Decision:
     return decision
 
 
-def _decision(pair: Comparison, rented: Worth | None, sampled_seconds: float) -> Decision:
-    worth = measured(pair) or _without_gpu(pair, rented)
-    if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
-        worth = replace(worth, answer="Can't tell")
-    return Decision(worth, _action(pair, worth, sampled_seconds))
-
-
 def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
     """Return the answer about renting, unless a bound on all GPUs says No."""
     if rented and (rented.is_yes or (rented.gpu and rented.answer != "No")):
@@ -118,7 +112,7 @@ def _without_gpu(pair: Comparison, rented: Worth | None) -> Worth:
     bound = bounded(pair)
     if bound and rented and rented.answer != "No":
         # The fastest GPU within the bound may save the minutes that are asked.
-        most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / bound.limit)
+        most_seconds = rented.time_here.busy.interval[1] * (1 - 1 / pair.bounds.job.at_most)
         if 0 < rented.terms.least_seconds <= most_seconds:
             return rented
     return bound or rented or not_estimated(pair)
@@ -128,7 +122,7 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     """Return the first action that fits, a change of settings before a GPU that gains less."""
     is_here, is_open = worth.is_here, worth.answer == "Can't tell"
     name = worth.gpu_name if worth.about == "renting" else None
-    busy = tuple(run.device for run in pair.trained if run.busy)
+    busy = tuple(run.device for run in pair.runs if run.busy)
     if busy and is_open:
         return Action("measure again", devices=busy)
     if is_open and pair.slow_kernels:
@@ -161,7 +155,7 @@ def _would_decide(worth: Worth) -> bool:
         return True
     known = UncertainTime(worth.gpu.time.seconds)
     is_open = of_rented(worth.here, known, worth.terms) == "Can't tell"
-    return worth.gained_seconds > 0 and not is_open
+    return worth.there_seconds < worth.here.seconds and not is_open
 
 
 @dataclass(frozen=True)
@@ -183,10 +177,10 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
         changes.append(_Change(Action("fewer epochs", fewer=fewer), fewer.gain, fewer.gain))
     of_gpu = [pair.gpu] if pair.gpu and worth.is_here else []
     for run in (pair.cpu, *of_gpu):
-        remedies = chain.from_iterable(cause.remedies for cause in pair.diagnoses[run.device])
+        remedies = chain.from_iterable(cause.remedies for cause in pair.causes[run.device])
         same_model = (remedy for remedy in remedies if remedy.learns != "something else")
         if remedy := next(same_model, None):
-            gain = remedy.predicted.of_job(run).middle
+            gain = remedy.predicted.middle
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
             changes.append(_Change(action, gain, over_cpu))

@@ -16,16 +16,22 @@ from photofinish.config.precisions import PRECISIONS
 from photofinish.results.job import JobSettings
 from photofinish.results.measurements import Operations
 
-TIMES_WHAT_IS_SAVED = 17.1
+TIMES_WHAT_IS_SAVED = 16.25
 """Ratio of memory-bound time to moving all saved tensors once, fitted on published speeds."""
-LAUNCH_SECONDS = 12.5e-6, 68e-6, 127e-6
+LAUNCH_SECONDS = 28e-6, 69e-6, 126e-6
 """Time for a fast, a typical and a slow host to launch one operator without a CUDA graph.
 
 Typical is the median of the published steps whose time launching decides, and slow is their
-slowest. Steps on an RTX 5090, which are not among these, were up to 5.5 times as fast.
+slowest. The fast one was an H100's.
 """
-_OTHER_HOST = 0.5, 1.0, 2.0
-"""Ratio of a step's time on a rented machine's CPU to its time here. It is a guess."""
+_NEWEST_YEAR, NEWEST_LAUNCH_SECONDS = 2025, 12.5e-6
+"""Year from which on a GPU's host may be faster: an RTX 5090's was 5.5 times as fast as typical."""
+OTHER_CPU = 2.0
+"""Factor by which a rented CPU may be faster or slower than the one here.
+
+Published hosts launch in half to twice the typical time, and one decoded JPEG files in 1.6 times
+the time of the CPU on which this was written (torchcodec#1620). If it is too small, ranges miss.
+"""
 CAPTURED_KERNEL_SECONDS = 4e-6
 """Time that each operator in a CUDA graph adds to the device's time: chosen on an H100."""
 TIME_STEP_SECONDS = 3e-6, 10e-6, 30e-6
@@ -35,11 +41,11 @@ An LSTM of width 256 took 7 µs captured and 27 µs launched, and a GRU of width
 """
 CONVOLUTION_SECONDS = 40e-6
 """Time of each fp32 convolution on CUDA beside its arithmetic: chosen on an H100."""
-LONG_STEP_SECONDS = 0.03  # by hand; estimates of shorter steps are off by up to 1.97, not 1.52
-LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.52, 2.5
+LONG_STEP_SECONDS = 0.03  # by hand; estimates of shorter steps are off by up to 1.94, not 1.6
+LONG_STEPS_WITHIN, OTHERS_WITHIN = 1.6, 2.5
 """Factors within which nine of ten estimates are: for long steps on CUDA, and for all others.
 
-Published short steps on CUDA were within 1.97, and steps on ROCm within 2.13.
+Published short steps on CUDA were within 1.94, and steps on ROCm within 2.10.
 """
 CONTEXT_SECONDS = 0.4, 2.0, 4.0
 """Time to start a GPU in a process: fast, typical and slow.
@@ -57,7 +63,7 @@ _BESIDE_BYTES = _GIB // 2 + 2 * 32 * 2**20
 _USABLE_SHARE = 0.91
 """Least share of a GPU's memory that programs get: 14.56 of a T4's 16 GiB (CatVTON#133)."""
 _TERA, _GB = 1e12, 1e9
-Spread = tuple[float, float, float]
+Spread = tuple[float, ...]
 """Times of a fast step, an estimated step and a slow step. Nine of ten are in this range."""
 
 
@@ -93,27 +99,27 @@ def estimate_step(
     if accelerator.kind not in ("cuda", "rocm") or tflops is None or operations.without_formula:
         return None
     device_seconds = estimated_device_seconds(operations, accelerator, precision, tflops)
+    launches: Spread = (0.0, 0.0, 0.0)
     if is_captured:
         device_seconds += operations.kernels * CAPTURED_KERNEL_SECONDS
-        launches = (0.0, 0.0, 0.0)
     else:
         # A step on the CPU launches the same operators, and also computes them.
-        fast, middle, slow = (
-            min(operations.kernels * launch_seconds, factor * cpu_step_seconds)
-            for launch_seconds, factor in zip(LAUNCH_SECONDS, _OTHER_HOST, strict=True)
+        fast, middle, slow = LAUNCH_SECONDS
+        fast = NEWEST_LAUNCH_SECONDS if accelerator.year >= _NEWEST_YEAR else fast
+        launches = (
+            min(operations.kernels * fast, cpu_step_seconds / OTHER_CPU),
+            min(operations.kernels * middle, cpu_step_seconds),
+            min(operations.kernels * slow, cpu_step_seconds * OTHER_CPU),
         )
-        launches = fast, middle, slow
     is_published = accelerator.kind == "cuda" and precision != "fp64"
     is_long = max(device_seconds, launches[1]) >= LONG_STEP_SECONDS
     within = LONG_STEPS_WITHIN if is_published and is_long else OTHERS_WITHIN
-    spread = []
-    for factor, launch_seconds, time_step_seconds in zip(
-        (1 / within, 1.0, within), launches, TIME_STEP_SECONDS, strict=True
-    ):
-        seconds = max(factor * device_seconds, launch_seconds)
-        spread.append(seconds + operations.time_steps * time_step_seconds)
-    fast, middle, slow = spread
-    return StepEstimate((fast, middle, slow), launches, launches[1] > device_seconds)
+    ends = zip((1 / within, 1.0, within), launches, TIME_STEP_SECONDS, strict=True)
+    spread = tuple(
+        max(factor * device_seconds, launch_seconds) + operations.time_steps * time_step_seconds
+        for factor, launch_seconds, time_step_seconds in ends
+    )
+    return StepEstimate(spread, launches, launches[1] > device_seconds)
 
 
 def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
@@ -124,7 +130,6 @@ def are_captured(settings: JobSettings | None, operations: Operations) -> bool:
 
 
 def with_batch(operations: Operations, images: int) -> Operations:
-    """Return the operations of a step with `images` samples."""
     factor, fixed = images / operations.images, operations.fixed_bytes or 0
     numbers = {
         name: round(factor * getattr(operations, name)) for name in ("flops", "saved_tensor_bytes")

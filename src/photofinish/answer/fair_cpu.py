@@ -129,7 +129,6 @@ def least_batch_seconds(run: Job) -> float:
 
 
 def least_startup_seconds(run: Job) -> float:
-    """Return the least time of the start-up on a quiet machine."""
     if run.startup_cpu_seconds is not None:
         return min(run.startup_seconds, run.startup_cpu_seconds)
     return run.startup_seconds / BUSY
@@ -137,8 +136,6 @@ def least_startup_seconds(run: Job) -> float:
 
 @dataclass(frozen=True)
 class FewerThreads:
-    """Smaller number of threads with faster steps."""
-
     threads: int
     turns: InTurns
     job_seconds: float

@@ -142,7 +142,10 @@ def first_step_layers(first: FirstStep, second: FirstStep) -> Iterator[Layer]:
     outputs, gradients = _outputs(first), first.gradients
     limits = _limits(outputs, first.output_rounding, _OUTPUT_TOLERANCE)
     forward = _fingerprints("first forward", outputs, _outputs(second), limits)
-    limits = _gradient_limits(first)
+    limits = _limits(gradients, first.gradient_rounding, _GRADIENT_TOLERANCE)
+    noise = _NOISE * math.hypot(*(norm for norm, *_ in gradients.values()))
+    for part, (norm, *_) in gradients.items():
+        limits[part] = max(limits[part], _FEW_ACTIVATIONS * norm, noise)
     gradient = _fingerprints("first gradient", gradients, second.gradients, limits)
     if first.draws and second.draws:
         forward, gradient = _not_comparable(forward), _not_comparable(gradient)
@@ -157,7 +160,11 @@ def _end(
     predictions: tuple[Layer, ...]
     same_items = np.array_equal(cpu.predictions.actual, device.predictions.actual)
     if not len(cpu.predictions.actual):  # for a custom step, or a tuple or dict of targets
-        predictions = (_test_loss(cpu.scores.test_loss, device.scores.test_loss, tolerance),)
+        loss, other = cpu.scores.test_loss, device.scores.test_loss
+        apart = abs(loss - other) / max(abs(loss), abs(other), 1e-12)
+        within = apart <= tolerance
+        layer = Layer("test loss", not apart, within, difference=apart, cpu=loss, gpu=other)
+        predictions = (layer,)
     elif not task.has_accuracy:
         predictions = _values(cpu.predictions, device.predictions, columns, tolerance, same_items)
     else:
@@ -179,8 +186,7 @@ def _likeness(layers: Sequence[Layer], score: Layer | None) -> ModelMatch:
         return "different"
     if None not in within_rounding:
         return "same within rounding"
-    agrees = score is not None and score.within_rounding
-    return "equivalent" if agrees else "not shown"
+    return "equivalent" if score and score.within_rounding else "not shown"
 
 
 def _not_comparable(layer: Layer) -> Layer:
@@ -240,14 +246,6 @@ def _equal(name: str, same: bool) -> Layer:
 
 def _outputs(step: FirstStep) -> dict[str, TensorFingerprint]:
     return step.outputs | {"the loss": (abs(step.loss), step.loss)}
-
-
-def _gradient_limits(step: FirstStep) -> dict[str, float]:
-    noise = _NOISE * math.hypot(*(norm for norm, *_ in step.gradients.values()))
-    limits = _limits(step.gradients, step.gradient_rounding, _GRADIENT_TOLERANCE)
-    for part, (norm, *_) in step.gradients.items():
-        limits[part] = max(limits[part], _FEW_ACTIVATIONS * norm, noise)
-    return limits
 
 
 def _limits(
@@ -354,10 +352,3 @@ def _values(
         Layer("test predictions", not difference, within, difference=difference),
         Layer("test error", error == other, within, cpu=error, gpu=other),
     )
-
-
-def _test_loss(loss: float, other: float, tolerance: float) -> Layer:
-    """Compare test losses, for outputs without a known meaning."""
-    difference = abs(loss - other) / max(abs(loss), abs(other), 1e-12)
-    within = difference <= tolerance
-    return Layer("test loss", not difference, within, difference=difference, cpu=loss, gpu=other)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from photofinish.answer.candidates import (
@@ -19,92 +19,50 @@ from photofinish.answer.candidates import (
     Worth,
     short_name,
 )
-from photofinish.answer.comparison import Comparison
+from photofinish.answer.comparison import Comparison, SameModel, same_model
 from photofinish.answer.decision import Action, Decision, decide_all, gpu_of_yours
-from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis
-from photofinish.answer.fair_cpu import SlowKernels
-from photofinish.answer.job_figures import figures_of, metric_texts
+from photofinish.answer.diagnosis import BUSY, Cause, Diagnosis, Remedy
 from photofinish.answer.parity import Layer, Parity
-from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of
-from photofinish.answer.remedies import Remedy
+from photofinish.answer.prices import SECONDS_AN_HOUR, Price, cost_of, resource_use
 from photofinish.answer.renting import RentalOption
-from photofinish.answer.same_model import SameModel, same_model
 from photofinish.answer.seeds import OverSeeds, ScoreDifference, Spread
-from photofinish.answer.slow_gpu import MOST_OF_IT, SlowGpu, launching_share
-from photofinish.answer.speedups import BreakEvenEpochs, Kind, Speedup, epoch_speedup
-from photofinish.answer.step_costs import PARTS, EpochStep
-from photofinish.answer.uncertainty import Interval
+from photofinish.answer.speedups import Kind, Speedup, epoch_speedup
+from photofinish.answer.step_costs import MOST_OF_IT, PARTS, EpochStep, launching_share
+from photofinish.answer.times import Interval, job_time
 from photofinish.answer.word import loads_longer_than_it_starts, of_one_training
+from photofinish.results.figures import figures_in
 from photofinish.results.job import Job
 from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 
 __all__ = [
     "BUSY", "MOST_OF_IT", "MOST_RUNS", "PARTS", "SECONDS_AN_HOUR", "About", "Answer", "Basis",
-    "Candidate", "Cause", "DeviceLabel", "Diagnosis", "EpochStep", "Grid", "Interval",
-    "Job", "Kind", "Layer",
-    "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
-    "Speedup", "Spread", "Worth", "cost_of", "metric_texts",
+    "Candidate", "Cause", "DeviceLabel", "Diagnosis", "EpochStep", "Grid", "Interval", "Job",
+    "Kind", "Layer", "OverSeeds", "Parity", "Price", "Remedy", "RentalOption", "ScoreDifference",
+    "Speedup", "Spread", "Worth", "cost_of", "epoch_speedup", "grid", "metric_texts",
+    "short_name",
 ]  # fmt: skip
 
 
 @dataclass(frozen=True)
-class RecordedRun:
-    """Run of the same steps that another machine recorded."""
+class JobRecord(Comparison):
+    """Comparison of one experiment or script, with its answer."""
 
-    job: Job
-    gpu: str
-    """Short name of its GPU."""
-    epoch: Speedup
-    scores: str | None
-    """None for another training."""
-
-
-@dataclass(frozen=True)
-class JobRecord:
-    """Answer for one experiment or script, with its evidence."""
-
-    name: str
     is_script: bool
     worth: Worth
     action: Action
     one_training: Worth
     """Answer with the times of one training instead of all seeds and the sweep."""
-    cpu: Job
-    gpu: Job | None
-    why_no_gpu: str | None
-    steps: Mapping[DeviceLabel, EpochStep]
-    causes: Mapping[DeviceLabel, tuple[Diagnosis, ...]]
-    """Causes on each trained device, with the gains of the whole job by changes that were tried."""
     launching_share: float
     """Least share of a script's step that launching takes on the GPU here."""
     figures: Mapping[DeviceLabel, Mapping[str, Any]]
     """Known figures of each device by their names in comparison.csv."""
-    speedups: Mapping[Kind, Speedup]
-    """Speed-ups of the GPU here, or none."""
-    break_even: BreakEvenEpochs | None
-    parity: Parity | None
     model: SameModel
-    seeds: Mapping[DeviceLabel, OverSeeds]
-    candidates: tuple[Candidate, ...]
-    options: tuple[RentalOption, ...]
-    not_counted: str | None
-    stays_seconds: float
-    """Time that stays on the CPU with any GPU."""
     stays_share: float
-    """Share of the job or of an epoch that stays."""
+    """Share of the job or of an epoch that stays on the CPU."""
     loads_longer: bool
     """True if most of that is loading, not start-up."""
-    slow_kernels: SlowKernels | None
-    slow_gpu: SlowGpu | None
     own_speedup: tuple[float, Interval] | None
     """Speed-up by the answer's GPU if it needed no rent."""
-    recorded: tuple[RecordedRun, ...]
-    gpus_elsewhere: tuple[str, ...]
-
-    @property
-    def runs(self) -> tuple[Job, ...]:
-        """Runs of the devices that trained, the CPU's first."""
-        return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
 
 
 @dataclass(frozen=True)
@@ -127,30 +85,14 @@ class Grid:
     cells: dict[tuple[str, str], Cell]
 
 
-@dataclass(frozen=True)
-class Findings:
-    """Answers for all jobs."""
-
-    jobs: tuple[JobRecord, ...]
-    grid: Grid | None
-    """Speed-ups of experiments that differ in two settings."""
+def answer_record(pairs: Sequence[Comparison]) -> tuple[JobRecord, ...]:
+    return tuple(map(job_record, pairs, decide_all(pairs)))
 
 
-def answer_record(pairs: Sequence[Comparison]) -> Findings:
-    """Return the answers for all jobs with their evidence."""
-    decisions = decide_all(pairs)
-    jobs = (job_record(pair, decision) for pair, decision in zip(pairs, decisions, strict=True))
-    return Findings(tuple(jobs), grid(pairs, decisions))
-
-
-def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | None:
+def grid(jobs: Sequence[JobRecord]) -> Grid | None:
     """Return the experiments as a grid, or None if not exactly two settings vary."""
-    experiments = [
-        (pair, decision, pair.cpu.settings.values)
-        for pair, decision in zip(pairs, decisions, strict=True)
-        if pair.cpu.settings
-    ]
-    settings = [chosen for *_, chosen in experiments]
+    experiments = [(job, job.cpu.settings.values) for job in jobs if job.cpu.settings]
+    settings = [chosen for _, chosen in experiments]
     values: dict[str, list[str]] = defaultdict(list)
     for key in dict.fromkeys(key for chosen in settings for key in chosen):
         values[key] = list(dict.fromkeys(str(chosen.get(key)) for chosen in settings))
@@ -159,11 +101,11 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
         return None
     row_key, column_key = sorted(varying, key=lambda key: len(values[key]))
     cells = {}
-    for pair, decision, chosen in experiments:
-        speedup = of_one_training(pair, decision.worth).speedup
-        figure = speedup or pair.bounds.job.as_measured
+    for job, chosen in experiments:
+        speedup = job.one_training.speedup
+        figure = speedup or job.bounds.job.as_measured
         place = str(chosen.get(row_key)), str(chosen.get(column_key))
-        cells[place] = Cell(figure, speedup is None, decision.answer)
+        cells[place] = Cell(figure, speedup is None, job.worth.answer)
     rows, columns = values[row_key], values[column_key]
     if len(cells) < len(rows) * len(columns):
         return None
@@ -171,59 +113,118 @@ def grid(pairs: Sequence[Comparison], decisions: Sequence[Decision]) -> Grid | N
 
 
 def job_record(pair: Comparison, decision: Decision) -> JobRecord:
-    worth, action = decision.worth, decision.action
-    if action.remedy:
-        (run,) = (run for run in pair.trained if run.device in action.devices)
-        action = replace(action, remedy=_of_job(action.remedy, run))
-    stays = pair.bounds.job
+    worth, stays = decision.worth, pair.bounds.job
     share = pair.cpu.startup_seconds / stays.whole_seconds
     loads_longer = loads_longer_than_it_starts(pair)
     if loads_longer and (epoch := pair.bounds.epoch):
         share = epoch.measured_seconds / epoch.whole_seconds
     return JobRecord(
-        name=pair.experiment,
+        **vars(pair),
         is_script=pair.cpu.settings is None,
         worth=worth,
-        action=action,
+        action=decision.action,
         one_training=of_one_training(pair, worth),
-        cpu=pair.cpu,
-        gpu=pair.gpu,
-        why_no_gpu=pair.why_no_gpu,
-        steps=pair.steps,
-        causes={run.device: known_causes(run, pair.diagnoses[run.device]) for run in pair.trained},
         launching_share=launching_share(pair.gpu) if pair.gpu else 0.0,
-        figures={device: figures_of(pair, decision, device) for device in DEVICE_LABELS},
-        speedups=pair.speedups,
-        break_even=pair.break_even,
-        parity=pair.parity,
+        figures={device: figures_of(pair, worth, device) for device in DEVICE_LABELS},
         model=same_model(pair),
-        seeds=pair.seeds,
-        candidates=pair.candidates,
-        options=pair.renting.options,
-        not_counted=pair.renting.not_counted,
-        stays_seconds=stays.measured_seconds,
         stays_share=min(1.0, share),
         loads_longer=loads_longer,
-        slow_kernels=pair.slow_kernels,
-        slow_gpu=pair.slow_gpu,
         own_speedup=gpu_of_yours(pair, worth),
-        recorded=tuple(_recorded(pair, job) for job in pair.references),
-        gpus_elsewhere=tuple(short_name(job.hardware) for job in pair.gpus_elsewhere),
     )
 
 
-def _of_job(remedy: Remedy, job: Job) -> Remedy:
-    return replace(remedy, predicted=remedy.predicted.of_job(job))
+def figures_of(pair: Comparison, worth: Worth, device: DeviceLabel) -> dict[str, Any]:
+    """Return the figures of a device. A speed-up of 2 means half the CPU's time."""
+    run = pair.cpu if device == "cpu" else pair.gpu
+    settings = (run or pair.cpu).settings
+    figures: dict[str, Any] = {
+        "experiment": pair.name,
+        "device": device,
+        "status": "trained" if run else "unavailable",
+        "answer": worth.answer,
+        "answer_for": worth.about,
+        "answer_by": worth.basis,
+        "answer_reason": worth.reason,
+        "epochs": int(settings.values["epochs"]) if settings else 0,
+    }
+    if run is None:
+        return figures | {"reason": pair.why_no_gpu}
+    if settings is None and run.has_steps:
+        figures["epochs"] = round(run.epochs)
+    if device == "gpu":
+        for kind, speedup in pair.speedups.items():
+            name = f"{kind}_speedup"
+            figures |= {name: speedup.ratio, **_ends(name, speedup.interval)}
+        if payback := pair.break_even:
+            figures |= _ends("payback_epochs", payback.interval)
+            figures["payback_epochs"] = payback.epochs
+        if pair.parity:
+            divergence = pair.parity.first_divergence
+            figures["same_model"] = pair.parity.likeness
+            figures["first_divergence"] = divergence and divergence.name
+    elif device == "cpu":
+        epoch, job = pair.bounds.epoch, pair.bounds.job
+        figures |= {"epoch_ceiling": epoch and epoch.at_most, "job_ceiling": job.at_most}
+    return figures | _figures_of_run(pair, run) | _figures_of_training(run)
 
 
-def known_causes(run: Job, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
-    """Return the causes with the gains of the whole job, not of an epoch."""
-    return tuple(
-        replace(cause, remedies=tuple(_of_job(remedy, run) for remedy in cause.remedies))
-        for cause in diagnoses
-    )
+def _ends(name: str, interval: Interval | None) -> dict[str, float]:
+    return {f"{name}_low": interval[0], f"{name}_high": interval[1]} if interval else {}
 
 
-def _recorded(pair: Comparison, job: Job) -> RecordedRun:
-    scores = job.scores.in_words if job.scores and pair.has_same_losses(job) else None
-    return RecordedRun(job, short_name(job.hardware), epoch_speedup(pair.cpu, job), scores)
+def _figures_of_run(pair: Comparison, run: Job) -> dict[str, Any]:
+    spent, causes = resource_use(run, pair.settings), pair.causes[run.device]
+    step, target = pair.steps[run.device], spent.target
+    figures = {figure.name: value or None for figure, value in figures_in(run)}
+    if run.is_extrapolated:
+        figures["job_seconds"] = run.whole_seconds
+        figures["job_extrapolated"] = f"from {run.timed_text}"
+        figures |= _ends("job_seconds", None if run.busy else job_time(run).interval)
+    shares = {field: step.shares.get(part) for part, field in PARTS.items()}
+    figures |= {field.replace("_seconds", "_share"): share for field, share in shares.items()}
+    return figures | {
+        "device_name": run.device_name,
+        "precision": run.precision if run.settings or run.operations else None,
+        "parameters": run.parameter_count,
+        "test_metrics": "; ".join(metric_texts(run.metrics)) or None,
+        "target_accuracy": target and target.target,
+        "target_epoch": target and target.epoch,
+        "target_seconds": target and target.seconds,
+        "target_cost": spent.cost_to_target,
+        "cost": spent.cost,
+        "cost_currency": None if spent.cost is None else spent.currency,
+        "cause": causes[0].cause if causes else None,
+        "epoch_cause": causes[-1].cause if causes else None,
+        "busy_share": step.costs and step.costs.busy_share,
+        "load_warnings": "; ".join(run.busy) or None,
+        "host_name": run.host_name,
+        "measured_at_unix_seconds": run.started_at_unix_seconds,
+    }
+
+
+def metric_texts(metrics: Mapping[str, float | None]) -> list[str]:
+    return [
+        f"{name} {'not a number' if value is None else f'{value:.4g}'}"
+        for name, value in metrics.items()
+    ]
+
+
+def _figures_of_training(run: Job) -> dict[str, Any]:
+    if run.trained is None:
+        return {}
+    trained, scores = run.trained, run.trained.scores
+    taken = trained.steps_taken if run.device == "gpu" else None
+    steps = taken and taken.why and f"one by one: {taken.why}"
+    if taken and taken.kind == "graph":
+        steps = f"in graphs of {taken.at_once}"
+    return {
+        "epochs_trained": len(trained.epochs),
+        "repeats": 1 + len(trained.repeats),
+        "test_accuracy": scores.test_accuracy,
+        "test_loss": scores.test_loss,
+        "macro_f1": scores.macro_f1,
+        "overhead_seconds": trained.overhead.seconds,
+        "checkpoint_seconds": trained.overhead.checkpoint_seconds,
+        "resumed_at_epochs": " ".join(map(str, trained.resumed_at_epochs)) or None,
+        "steps": steps or None,
+    }

@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from photofinish.answer.prices import TimeToTarget, time_to_target
-from photofinish.answer.uncertainty import Interval
+from photofinish.answer.times import Interval
 from photofinish.results.trained import NetworkScores, Trained
 
 ENOUGH_SEEDS = 3
@@ -144,7 +144,6 @@ class Spread:
 
     @property
     def between_two(self) -> float:
-        """Mean difference between two seeds, over all pairs."""
         pairs = combinations(self.values, 2)
         return statistics.fmean(abs(one - other) for one, other in pairs)
 
@@ -153,9 +152,7 @@ class Spread:
 class OverSeeds:
     seeds: tuple[int, ...]
     scores: NetworkScores
-    """Those of the first seed."""
     score: Spread
-    """Main scores."""
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]
     """Time to the target for each seed. Empty without a target accuracy, or for values."""
@@ -175,8 +172,10 @@ def over_seeds(run: Trained, target: float | None) -> OverSeeds:
     targets = []
     if target is not None and run.history[0].validation_accuracy is not None:
         histories = [run.history, *(seed.history for seed in run.seed_runs)]
-        for history, epochs in zip(histories, [run.epochs, *run.seeds], strict=True):
-            targets.append(time_to_target(history, epochs, run.startup_seconds, target))
+        targets = [
+            time_to_target(history, epochs, run.startup_seconds, target)
+            for history, epochs in zip(histories, [run.epochs, *run.seeds], strict=True)
+        ]
     return OverSeeds(
         seeds=(run.seed, *(seed.seed for seed in run.seed_runs)),
         scores=run.scores,

@@ -20,8 +20,7 @@ from photofinish.answer.candidates import (
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Cause
 from photofinish.answer.prices import GpuTerms, terms_of
-from photofinish.answer.times import ByLoad, time_by_load, total_by_load
-from photofinish.answer.uncertainty import Interval, UncertainTime
+from photofinish.answer.times import ByLoad, Interval, UncertainTime, time_by_load, total_by_load
 from photofinish.config.compare import accelerators
 from photofinish.results.job import Job
 
@@ -50,8 +49,7 @@ def measured(pair: Comparison) -> Worth | None:
     on_cpu, on_gpu = pair.time_here, time_by_load(gpu)
     ratios = on_cpu.busy.over(on_gpu.busy), on_cpu.idle.over(on_gpu.idle)
     answer = _common(_by_interval(ratio, 1.0, "Yes") for ratio in ratios)
-    of_gpu = answer == "No"
-    diagnoses = pair.diagnoses["gpu" if of_gpu else "cpu"]
+    diagnoses = pair.causes["gpu" if answer == "No" else "cpu"]
     main = diagnoses[0].likely or diagnoses[0].cause if diagnoses else None
     return Worth(
         "the GPU here",
@@ -60,7 +58,6 @@ def measured(pair: Comparison) -> Worth | None:
         on_cpu,
         Candidate(short_name(gpu.device_name), "measured", on_gpu.shown, job=gpu),
         None if on_cpu.is_busy or on_gpu.is_busy else ratios[0],
-        of_gpu,
     )
 
 
@@ -88,17 +85,15 @@ def of_rented(on_cpu: UncertainTime, on_gpu: UncertainTime, terms: GpuTerms) -> 
 
 def bounded(pair: Comparison) -> Worth | None:
     """Answer No if no GPU can make the job much faster, else return None."""
-    limit = pair.bounds.job.at_most
-    if limit >= pair.settings.worth_it:
+    if pair.bounds.job.at_most >= pair.settings.worth_it:
         return None
     reason: Reason = "loading" if loads_longer_than_it_starts(pair) else "start-up"
-    return Worth("any GPU", "No", reason, pair.time_here, limit=limit)
+    return Worth("any GPU", "No", reason, pair.time_here)
 
 
 def not_estimated(pair: Comparison) -> Worth:
     """Return the answer if nothing is known of a GPU."""
-    limit = pair.bounds.job.at_most
-    return Worth("any GPU", "Can't tell", "no estimate", pair.time_here, limit=limit)
+    return Worth("any GPU", "Can't tell", "no estimate", pair.time_here)
 
 
 def loads_longer_than_it_starts(pair: Comparison) -> bool:
@@ -160,7 +155,6 @@ def _by_candidates(on_cpu: ByLoad, gpus: Sequence[Candidate], jobs: int) -> Wort
 
 
 def _of(worth: Worth, on_cpu: ByLoad, gpu: Candidate) -> Worth:
-    """Return an answer with these times on the CPU and on a GPU."""
     return replace(
         worth,
         time_here=on_cpu,

@@ -39,7 +39,6 @@ from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
 from photofinish.scripts.run_script import Limits, NoStepsError, Watched, watch
 from photofinish.scripts.script_lines import Length
 from photofinish.scripts.script_record import (
-    Given,
     WholeJob,
     files_of,
     jobs,
@@ -67,7 +66,6 @@ def ask(
     files: AskFiles,
     terms: Terms | None = None,
 ) -> None:
-    """Print the answer for a command, and write it."""
     settings = (terms or Terms()).applied_to(Comparing())
     answers, has_failed = ask_command(command, length, limits, settings)
     write_job_answers(files, answers, command)
@@ -103,11 +101,10 @@ def ask_command(
     answers = []
     for job in jobs(runs, length):
         first = records[runs.index(sampled(runs))]
-        there = [compare(_jobs(job, both, first), settings) for both in rented]
-        pair = compare(_jobs(job, records, first, why_no_gpu), settings, there)
+        on_rented = [compare(_jobs(job, both, first), settings) for both in rented]
+        pair = compare(_jobs(job, records, first, why_no_gpu), settings, on_rented)
         of_devices = dict(zip(DEVICE_LABELS, records, strict=False))
-        decision = decide(pair, limits.training_seconds)
-        answers.append(job_answer(job, pair, decision, of_devices))
+        answers.append(job_answer(job, pair, decide(pair, limits.training_seconds), of_devices))
     if what_gives := missing_length(sampled(runs), length):
         print(f"\n{what_gives}")
     print_answers(answers, runs, command)
@@ -118,10 +115,9 @@ def job_answer(
     job: WholeJob,
     pair: Comparison,
     decision: Decision,
-    records: Mapping[DeviceLabel, Measured] | None = None,
+    records: Mapping[DeviceLabel, Measured],
 ) -> JobAnswer:
-    """Return the answer for a job, with the record of each device for the file."""
-    measured = {device: run.model_dump(mode="json") for device, run in (records or {}).items()}
+    measured = {device: run.model_dump(mode="json") for device, run in records.items()}
     return JobAnswer(job, job_record(pair, decision), measured)
 
 
@@ -158,9 +154,8 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
 
     Raise UserError if there is no bound, or if the run computed on an accelerator.
     """
-    is_once = bool(target.missing)
     try:
-        watched = watching(kind="cpu", takes_input=is_once)
+        watched = watching(kind="cpu", takes_input=bool(target.missing))
     except NoStepsError as error:
         if isinstance(gpu, str) or gpu.figures is None:
             raise
@@ -174,10 +169,10 @@ def _watch_cpu(watching: Watching, target: GpuTarget, gpu: Watched | str) -> Wat
         watched = error.watched
     kind = watched.process.device if watched.process else "cpu"
     if kind != "cpu":
-        here = target.accelerators[0].kind if target.accelerators else kind
+        own_kind = target.accelerators[0].kind if target.accelerators else kind
         raise UserError(
             f"the command used {kind} in its run on the CPU, and {kind} can't be hidden from it. "
-            f"{_BY_PLACEHOLDER} {here}, then cpu"
+            f"{_BY_PLACEHOLDER} {own_kind}, then cpu"
         )
     _show_failure(watched)
     return watched
@@ -219,12 +214,10 @@ def _records(
     CPU longer, such as a validation or compilation before the first step.
     """
     records = [
-        measured_script(
-            "", run, run.process.device if run.process else "cpu", host, Given(files=files)
-        )
+        measured_script("", run, run.process.device if run.process else "cpu", host, files=files)
         for run, host in zip(runs, hosts, strict=False)
     ]
-    ready = [(each.process.seen_at or each.process.first_step_at) for each in runs if each.process]
+    ready = [(run.process.seen_at or run.process.first_step_at) for run in runs if run.process]
     starts = [(at or run.began_at) - run.began_at for at, run in zip(ready, runs, strict=True)]
     here_seconds, there_seconds = starts[0], starts[-1]
     if here_seconds > there_seconds:

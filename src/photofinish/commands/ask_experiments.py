@@ -10,7 +10,6 @@ from pathlib import Path
 
 from photofinish.answer.comparison import compare
 from photofinish.answer.decision import decide_all
-from photofinish.answer.record import Grid, grid
 from photofinish.commands import pipeline
 from photofinish.commands.ask import ask_command, job_answer, print_answers
 from photofinish.commands.ask_options import Terms, print_start
@@ -51,7 +50,7 @@ def ask_experiments(
     scripts = [name for name in params.scripts if name in (names or every)]
     pipeline.run_stages(pipeline.stages_before(params, experiments))
     settings = (terms or Terms()).applied_to(read_plan(PLAN / "compare.json", ComparePlan))
-    answers, of_two_settings = _sampled(experiments, limits, settings)
+    answers = _sampled(experiments, limits, settings)
     for answer in answers:
         print_answers([answer])
     has_failed = len(answers) < len(experiments)
@@ -69,14 +68,12 @@ def ask_experiments(
             found, failed = [], True
         answers += found
         has_failed = has_failed or failed
-    write_job_answers(files, answers, grid=of_two_settings)
+    write_job_answers(files, answers)
     if has_failed:
         sys.exit(EXIT_FAILED)
 
 
-def _sampled(
-    experiments: Sequence[str], limits: Limits, plan: ComparePlan
-) -> tuple[list[JobAnswer], Grid | None]:
+def _sampled(experiments: Sequence[str], limits: Limits, plan: ComparePlan) -> list[JobAnswer]:
     """Sample the experiments, then decide for all of them: a sweep shares a rented GPU."""
     sampled = list[tuple[JobPair, dict[DeviceLabel, Measured]]]()
     for number, name in enumerate(experiments, 1):
@@ -95,9 +92,9 @@ def _sampled(
     decisions, answers = decide_all(pairs, limits.training_seconds), []
     for pair, decision, (_, records) in zip(pairs, decisions, sampled, strict=True):
         steps = float(pair.cpu.steps_per_epoch or 1)
-        job = WholeJob(pair.experiment, round(pair.cpu.epochs), steps)
+        job = WholeJob(pair.name, round(pair.cpu.epochs), steps)
         answers.append(job_answer(job, pair, decision, records))
-    return answers, grid(pairs, decisions)
+    return answers
 
 
 def sample_on_both(name: str, seconds: float) -> tuple[JobPair, dict[DeviceLabel, Measured]]:

@@ -94,7 +94,6 @@ def gpus(text: str) -> tuple[str, ...]:
 
 
 def ask_by_options(args: argparse.Namespace) -> None:
-    """Ask about a command, or about experiments and scripts of params.yaml."""
     from photofinish.stage.process import end_on_sigterm
 
     end_on_sigterm()  # which ends the script, too

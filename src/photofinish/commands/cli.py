@@ -145,21 +145,23 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     )
     command = partial(_command, commands)
     add_ask_options(command("ask", ask_by_options))
-    init = command("init", _init)
-    init.add_argument("--example", metavar="NAME", help="write this example as params.yaml")
-    new = command("new", _new)
-    new.add_argument("file", nargs="?", default="my_model.py", help="default: my_model.py")
+    command("init", _init).add_argument(
+        "--example", metavar="NAME", help="write this example as params.yaml"
+    )
+    command("new", _new).add_argument(
+        "file", nargs="?", default="my_model.py", help="default: my_model.py"
+    )
     run = command("run", pipeline.run)
     run.usage = "photofinish run [--example NAME] [--verbose] [arguments of dvc repro]"
     run.add_argument("--example", metavar="NAME", help="write this example as params.yaml first")
     run.add_argument("--verbose", action="store_true", help="also show DVC's output")
     command("plan", _plan)
-    report = command("report", pipeline.show_answers)
-    forms = report.add_mutually_exclusive_group()
+    forms = command("report", pipeline.show_answers).add_mutually_exclusive_group()
     forms.add_argument("--open", action="store_true", help="open report/index.html in the browser")
     forms.add_argument("--json", action="store_true", help="print report/answers.json")
-    ui = command("ui", pipeline.show_runs)
-    ui.add_argument("--port", type=int, default=5000, help="default: 5000")
+    command("ui", pipeline.show_runs).add_argument(
+        "--port", type=int, default=5000, help="default: 5000"
+    )
     gate = command("gate", _gate)
     gate.add_argument(
         "--base", metavar="COMMIT", default="HEAD~1", help="what to compare with (default: HEAD~1)"
@@ -170,23 +172,23 @@ def _add_commands(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     gate.add_argument("--same-losses", action="store_true", help="also fail if losses changed")
     gate.epilog = f"{gate.epilog}\n\nExit codes: 1 if a training is slower, 125 if that is unclear."
-    reference = command("reference", pipeline.record_results)
-    reference.add_argument("--machine", metavar="NAME", help="its name (default: the hardware)")
+    command("reference", pipeline.record_results).add_argument(
+        "--machine", metavar="NAME", help="its name (default: the hardware)"
+    )
     rent = command("rent", _rent)
     rent.usage = "photofinish rent GPU [-- python train.py [arguments of train.py]]"
     rent.add_argument("gpu", metavar="GPU", help="for example T4")
     rent.add_argument(
         "words", nargs="*", metavar="...", help="command that trains (default: the pipeline)"
     )
-    machine = command("machine", pipeline.record_machine)
-    machine.add_argument("name", metavar="NAME", help="name of the machine and of its file")
-    spread = command("spread", _spread)
-    spread.add_argument(
+    command("machine", pipeline.record_machine).add_argument(
+        "name", metavar="NAME", help="name of the machine and of its file"
+    )
+    command("spread", _spread).add_argument(
         "--listen", metavar="ADDRESS", default=HEAD,
         help=f"where workers connect (default: {HEAD}; tcp://0.0.0.0:8786 is open to all)",
     )  # fmt: skip
-    worker = command("worker", _worker)
-    worker.add_argument(
+    command("worker", _worker).add_argument(
         "head", nargs="?", metavar="ADDRESS", default=HEAD,
         help="where `spread` runs (default: this machine)",
     )  # fmt: skip

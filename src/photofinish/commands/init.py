@@ -196,8 +196,9 @@ def _add_lines(file: Path, lines: Iterable[str]) -> None:
 
 def _dvc_root() -> Path:
     """Return the folder of DVC's repository, or the current folder if there is none."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / ".dvc").is_dir()), here)
+    current = Path.cwd()
+    folders = current, *current.parents
+    return next((folder for folder in folders if (folder / ".dvc").is_dir()), current)
 
 
 def _with_scripts(text: str, scripts: list[Path], folder: Path) -> str:
@@ -235,11 +236,12 @@ def find_scripts(folder: Path) -> list[Path]:
     texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in _files(folder)}
     loops = {file for file, text in texts.items() if _TRAINS.search(text)}
     imported = {file.stem for file in loops if not _RUNS.search(texts[file])}
-    scripts = [
-        file
-        for file, text in texts.items()
-        if _RUNS.search(text) and (file in loops or imported & _imported_in(text))
-    ]
+    scripts = []
+    for file, text in texts.items():
+        imports = " ".join(re.findall(r"^ *(?:from|import) .*", text, re.M))
+        has_loop = file in loops or bool(imported & {*re.findall(r"\w+", imports)})
+        if has_loop and _RUNS.search(text):
+            scripts.append(file)
     return sorted(scripts, key=lambda file: (len(file.parts), not file.stem.startswith("train")))
 
 
@@ -253,9 +255,3 @@ def _files(folder: Path) -> Iterator[Path]:
             and not Path(here, name, "pyvenv.cfg").is_file()
         )
         yield from (Path(here, name) for name in sorted(files) if name.endswith(".py"))
-
-
-def _imported_in(text: str) -> set[str]:
-    """Return all words of the imports, among which are the modules."""
-    imports = re.findall(r"^ *(?:from|import) .*", text, re.M)
-    return set(re.findall(r"\w+", " ".join(imports)))

@@ -51,7 +51,7 @@ def enter() -> None:
 
 def find() -> Path | None:
     """Return the folder of the pipeline: this folder, or the folder that `init` makes in it."""
-    return next((each for each in (Path(), OWN_FOLDER) if (each / PLAN).is_file()), None)
+    return next((folder for folder in (Path(), OWN_FOLDER) if (folder / PLAN).is_file()), None)
 
 
 def run_stages(stages: list[str], *, shows_plan: bool = False) -> None:
@@ -63,7 +63,6 @@ def run_stages(stages: list[str], *, shows_plan: bool = False) -> None:
 
 
 def stages_before(params: Params, experiments: Iterable[str]) -> list[str]:
-    """Return the stages that the trainings of these experiments depend on."""
     from photofinish.config.networks import published_weights
 
     chosen = [params.experiments[name] for name in experiments]
@@ -126,7 +125,6 @@ def has_git() -> bool:
 
 
 def show_answers(args: argparse.Namespace) -> None:
-    """Print the last answers again, or open their page."""
     top = Path.cwd()
     enter()
     import webbrowser
@@ -161,7 +159,7 @@ def print_answer(text: str) -> None:
 def show_runs(args: argparse.Namespace) -> None:
     """Bring MLflow up to date, then become its server, unless the runs are on another server."""
     enter()
-    from photofinish.tracking.sync import bring_up_to_date
+    from photofinish.tracking.mlflow_worker import bring_up_to_date
 
     bring_up_to_date(args.port)
     address = os.environ.get("MLFLOW_TRACKING_URI", "")
@@ -188,7 +186,7 @@ def _evaluate_alone() -> None:
     """Evaluate experiments that only one device has trained. The stage needs both results."""
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
-    from photofinish.config.metrics import MetricsPlan
+    from photofinish.config.losses_and_metrics import MetricsPlan
     from photofinish.results.records import EVALUATED, MODEL
     from photofinish.results.trained import DEVICE_LABELS
 
@@ -208,11 +206,11 @@ def _evaluate_alone() -> None:
 
 def record_machine(args: argparse.Namespace) -> None:
     enter()
-    from photofinish.files import write_text_atomically
     from photofinish.machine.fingerprint import Machine
+    from photofinish.results.records import write_record
 
     path = Path("machines", f"{args.name}.json")
-    write_text_atomically(path, Machine.here().model_dump_json(indent=2) + "\n")
+    write_record(path, Machine.here())
     print(
         f"Wrote {path}. Commit it, and name it in params.yaml, as in gpu: {{machine: {args.name}}}"
     )

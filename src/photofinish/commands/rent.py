@@ -87,8 +87,6 @@ for package in sorted(packages - {"photofinish"}):
 
 
 class _Job(NamedTuple):
-    """Job to run on a rented machine."""
-
     about: str
     packages: Sequence[str]
     """Arguments of `pip install`, besides photofinish."""
@@ -143,14 +141,17 @@ def _trainings(gpu: str, top: Path) -> _Job:
             "params.yaml has no experiments. For a script: photofinish rent GPU -- python train.py"
         )
     settings = [*params.experiments.values(), *params.datasets.values()]
-    if Path.cwd() == top and any("'../" in repr(each) for each in settings):
+    if Path.cwd() == top and any("'../" in repr(setting) for setting in settings):
         is_own = Path.cwd().name == OWN_FOLDER.name
         remedy = "run `photofinish rent` in the folder above" if is_own else "move them into it"
         raise UserError(
             f"params.yaml names files above this folder, which wouldn't be copied: {remedy}"
         )
     # Repeats and further seeds are trained on the rented GPU, too.
-    trainings = {name: each.repeats + each.seeds - 1 for name, each in params.experiments.items()}
+    trainings = {
+        name: experiment.repeats + experiment.seeds - 1
+        for name, experiment in params.experiments.items()
+    }
     count = params.devices.gpu.wanted_count
     names = listed(list(trainings)) if len(trainings) <= 3 else f"{len(trainings)} experiments"
     answers = read_answers()
@@ -217,7 +218,9 @@ def _requirements(python: str, command: Sequence[str]) -> list[str]:
     if Path("requirements.txt").is_file():
         return ["--requirement", "requirements.txt"]
     settings = Path("pyproject.toml")
-    if settings.is_file() and "project" in tomllib.loads(settings.read_text(encoding="utf-8")):
+    text = settings.read_text(encoding="utf-8") if settings.is_file() else ""
+    project = tomllib.loads(text).get("project")
+    if project is not None and project.get("name") != "photofinish":  # which needs no torch
         return ["."]
     words = " ".join(command).split()  # a shell gets its command line as one argument
     script = next((word for word in words if word.endswith(".py") and Path(word).is_file()), None)

@@ -86,7 +86,6 @@ class CallsCode(Settings):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that params.yaml gives."""
         return dict(self.model_extra or {})
 
     @property
@@ -127,5 +126,4 @@ _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def read_plan(path: Path, schema: type[_ModelT]) -> _ModelT:
-    """Read a file that `plan` wrote."""
     return schema.model_validate_json(path.read_bytes())

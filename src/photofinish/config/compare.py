@@ -47,6 +47,7 @@ class Accelerator:
     """Name that its driver reports."""
     kind: str
     """PyTorch's device type."""
+    year: int
     memory_gib: float
     memory_gb_per_s: float
     tflops: dict[str, float]
@@ -72,11 +73,6 @@ class ListPrice:
     usd_per_hour: float
     region: str
     as_of: date
-
-    @property
-    def cores(self) -> int:
-        """Number of physical cores, which have two threads each."""
-        return max(1, self.vcpus // 2)
 
 
 @cache

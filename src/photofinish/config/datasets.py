@@ -26,7 +26,7 @@ from photofinish.files import in_project
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from photofinish.data import PartName, TaskName
+    from photofinish.data import PartName
 
 PART = "part"
 """Argument of custom data sets that have parts: train, validation or test."""
@@ -48,10 +48,6 @@ def _check_side_lengths(value: Any) -> Any:
     return tuple(sides)
 
 
-def _one_or_more(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 Decode = Literal["once", "each_epoch"]
 """When samples are read: by `split`, or by the loader in each epoch."""
 PartSize = Annotated[float | int | None, BeforeValidator(_check_part_size)]
@@ -63,8 +59,6 @@ _FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class LocalPath(NamedTuple):
-    """File or folder that a data set reads."""
-
     key: tuple[str | int, ...]
     """Key in params.yaml below the data set."""
     given: str
@@ -105,11 +99,6 @@ class _DatasetSettings(Settings):
     """
     std: Deviations | None = None
     decode: Decode = "once"
-
-    @property
-    def given_task(self) -> TaskName | None:
-        """Return the task that params.yaml names, or None if the targets determine it."""
-        return None
 
     def paths(self) -> Iterator[LocalPath]:
         """Yield the files and folders that the data set reads, which must exist."""
@@ -216,7 +205,7 @@ class _LocalDataset(_ImageSettings):
 class CsvDataset(_LocalDataset):
     """CSV with an image and a label per row. Image paths are relative to the CSV's folder."""
 
-    opens = "local_source.open_csv"
+    opens = "built_in_source.open_csv"
     source: Literal["csv"]
     path_column: str = "path"
     label_column: str = "label"
@@ -230,7 +219,7 @@ class CsvDataset(_LocalDataset):
 class FolderDataset(_LocalDataset):
     """Folder of images in the layout of torchvision's ImageFolder."""
 
-    opens = "local_source.open_folder"
+    opens = "built_in_source.open_folder"
     source: Literal["folder"]
 
     def paths(self) -> Iterator[LocalPath]:
@@ -249,7 +238,11 @@ class CustomDataset(CallsCode, _DatasetSettings):
     mean: Annotated[tuple[_FiniteFloat, ...], Field(min_length=1)] | Literal["auto"] | None = None
     std: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     source: CodeName
-    files: Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(strict=False)] = ()
+    files: Annotated[
+        tuple[str, ...],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+        Field(strict=False),
+    ] = ()
     """Files and folders that the code reads. `split` runs again if one of them changes."""
     deps: tuple[str, ...] = ()
     """Small files that the code reads, such as a vocabulary. They count with their content."""
@@ -259,10 +252,6 @@ class CustomDataset(CallsCode, _DatasetSettings):
     """Task of the targets. By default, derived from them."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Number of processes that read the data set for `split`."""
-
-    @property
-    def given_task(self) -> TaskName | None:
-        return self.task
 
     def paths(self) -> Iterator[LocalPath]:
         for number, file in enumerate(self.files):

@@ -74,7 +74,6 @@ class GpuDevice(Settings):
 
     @property
     def wanted_count(self) -> int | Literal["all"]:
-        """Return the number of GPUs to train on."""
         return len(self.device_ids) if self.device_ids is not None else self.count or 1
 
 

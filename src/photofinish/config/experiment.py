@@ -21,8 +21,7 @@ from photofinish.config.base import (
     spelled_out,
 )
 from photofinish.config.cuda_graphs import why_not_captured
-from photofinish.config.loss_settings import Loss
-from photofinish.config.metrics import EarlyStopping, Metric, Metrics
+from photofinish.config.losses_and_metrics import EarlyStopping, Loss, Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.precisions import TrainingPrecision
 from photofinish.config.pytorch_names import (
@@ -123,8 +122,8 @@ class Schedule(_PytorchClass):
         if self.name == CONSTANT:
             return False
         takes = None if self.is_custom else self.reference.takes()
-        given = {"cycle_momentum", *self.arguments}
-        return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - given)
+        set_here = {"cycle_momentum", *self.arguments}
+        return takes is None or bool({*GIVEN_TO_SCHEDULES} & {*takes.names} - set_here)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -215,11 +214,6 @@ class StepSettings(CustomCode):
     positional_arguments: ClassVar[int] = 3
 
 
-def _off_or_on(value: Any) -> Any:
-    # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
-    return ("on" if value else "off") if isinstance(value, bool) else value
-
-
 class Experiment(Settings):
     """One training job with every setting spelled out."""
 
@@ -257,7 +251,11 @@ class Experiment(Settings):
     """Function of (network, batch) that returns the validation loss. Default: `step`."""
     deterministic: bool = True
     """Refuse operators that do not repeat bit for bit."""
-    cuda_graphs: Annotated[Literal["auto", "off", "on"], BeforeValidator(_off_or_on)] = "auto"
+    cuda_graphs: Annotated[
+        Literal["auto", "off", "on"],
+        # YAML 1.1 and `dvc exp run -S` turn off and on into booleans.
+        BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value),
+    ] = "auto"
     """Launch a GPU's operators one by one (off), or capture steps in CUDA graphs (on)."""
     save_weights: Literal["last", "every_epoch"] = "last"
     metrics: Metrics = Field(default=(), exclude=True)
@@ -294,8 +292,7 @@ def custom_code_of(experiment: Experiment) -> dict[tuple[str | int, ...], CallsC
     if isinstance(experiment.input, LoaderInput):
         for key in ("transform", "eval_transform", "collate"):
             code["input", key] = getattr(experiment.input, key)
-    for number, metric in enumerate(experiment.metrics):
-        code["metrics", number] = metric
+    code |= {("metrics", number): metric for number, metric in enumerate(experiment.metrics)}
     return {keys: part for keys, part in code.items() if isinstance(part, CallsCode)}
 
 

@@ -21,7 +21,7 @@ from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
 from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
-from photofinish.config.metrics import MONITORED, EarlyStopping
+from photofinish.config.losses_and_metrics import MONITORED, EarlyStopping
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,
@@ -88,8 +88,7 @@ def _parse_yaml(path: Path) -> tuple[Any, Node | None]:
     """Return the value of a YAML file as JSON has it, read as DVC reads it, and its nodes."""
     try:
         data = path.read_bytes()
-        text = data.decode("utf-8")
-        constructor, _ = YAML(typ="safe").get_constructor_parser(text)
+        constructor, _ = YAML(typ="safe").get_constructor_parser(data.decode("utf-8"))
         root = constructor.composer.get_single_node()
         if root is None:
             return None, None
@@ -284,7 +283,6 @@ def _conflicts(
 
 
 def _validate(schema: Any, settings: Any) -> tuple[Any, list[ConfigProblem]]:
-    """Return the validated settings, or None and the problems in them."""
     try:
         # From JSON, because strict models convert lists to tuples only then.
         return _adapter(schema).validate_json(json.dumps(settings)), []

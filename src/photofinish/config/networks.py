@@ -124,11 +124,11 @@ def published_weights(model: Model) -> PublishedWeights | None:
     """Return the published weights that the network starts from, or None."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
-    if not isinstance(model, CustomModel) or model.reference.module != TIMM:
-        return None
-    if not model.arguments.get("pretrained"):
-        return None
-    return PublishedWeights(model=model.name, weights="pretrained")
+    if isinstance(model, CustomModel) and (
+        model.reference.module == TIMM and model.arguments.get("pretrained")
+    ):
+        return PublishedWeights(model=model.name, weights="pretrained")
+    return None
 
 
 class WeightsPlan(Settings):

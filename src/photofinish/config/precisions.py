@@ -32,7 +32,7 @@ class PrecisionFacts:
     times_the_arithmetic: float
     """Ratio of the operations' time to their time at the peak rate, fitted on published speeds.
 
-    Those of fp64 and bf16, without published speeds, are those of fp32 and fp16.
+    That of fp64, without published speeds, is that of fp32. bf16 and fp16 have one.
     """
     moved_by: float
     """Relative change of each weight, to see what rounding may change in a first step.
@@ -52,11 +52,11 @@ _HALF = ScriptRounding(2.0**-7, 2.0**-3, 2.0**-4, math.inf)
 _BF16 = ScriptRounding(2.0**-4, 1.0, 2.0**-2, math.inf)
 _FP16 = ScriptRounding(2.0**-7, 2.0**-3, 2.0**-1, math.inf)  # ConvNeXt: 27 %
 PRECISIONS = {
-    "fp64": PrecisionFacts(0.86, 2**-15, _SINGLE, 1e-2),
-    "fp32": PrecisionFacts(0.86, 2**-15, _SINGLE, 1e-2),
-    "tf32": PrecisionFacts(0.91, 2**-11, _HALF, 5e-2),
-    "bf16": PrecisionFacts(0.96, 2**-8, _BF16, 1e-1, "bfloat16"),
-    "fp16": PrecisionFacts(0.96, 2**-11, _FP16, 5e-2, "float16"),
+    "fp64": PrecisionFacts(0.88, 2**-15, _SINGLE, 1e-2),
+    "fp32": PrecisionFacts(0.88, 2**-15, _SINGLE, 1e-2),
+    "tf32": PrecisionFacts(0.97, 2**-11, _HALF, 5e-2),
+    "bf16": PrecisionFacts(1.04, 2**-8, _BF16, 1e-1, "bfloat16"),
+    "fp16": PrecisionFacts(1.04, 2**-11, _FP16, 5e-2, "float16"),
 }
 
 if TYPE_CHECKING:

@@ -25,19 +25,15 @@ REQUIRED, NO_MAPPING, UNKNOWN_KEY = "this key is required", "must be a mapping",
 
 @dataclass(frozen=True)
 class ConfigProblem:
-    """One problem in params.yaml."""
-
     path: KeyPath
     problem: str
     value: Any = NO_VALUE
 
     def describe(self, place: str) -> str:
-        """Return two lines: the place and its value, and the problem."""
         key = ".".join(map(str, self.path)) or "(the whole file)"
         value = ""
         if self.value is not NO_VALUE:
-            text = json.dumps(self.value, ensure_ascii=False)
-            value = f" = {shortened(text)}"
+            value = f" = {shortened(json.dumps(self.value, ensure_ascii=False))}"
         return printable(f"{place}  {key}{value}\n    {self.problem}")
 
 
@@ -144,7 +140,6 @@ _MESSAGES = {
 
 
 def _message_of(error: ValueError) -> str:
-    """Return the message about a refused setting."""
     if not isinstance(error, SettingError):
         return str(error)
     if error.kind == "unknown class":

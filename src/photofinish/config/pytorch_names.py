@@ -31,11 +31,11 @@ class Namespace:
         if is_reference(name):
             return CodeReference.of(name)
         classes = _classes(self)
-        found = self.aliases.get(name) or classes.get(self._plain(name))
-        if found is None:
+        class_name = self.aliases.get(name) or classes.get(self._plain(name))
+        if class_name is None:
             allowed = (*self.aliases, *classes.values())
             raise SettingError("unknown class", what=self.what, name=name, allowed=allowed)
-        return CodeReference(self.module, found)
+        return CodeReference(self.module, class_name)
 
     def _plain(self, name: str) -> str:
         return name.replace("_", "").lower().removesuffix(self.suffix.lower())
@@ -43,7 +43,6 @@ class Namespace:
 
 @cache
 def _classes(namespace: Namespace) -> dict[str, str]:
-    """Return the classes of the module, by their short names."""
     names = names_in_module(namespace.module)
     classes = [name for name in names if name[0].isupper() and name not in namespace.excluded]
     return {namespace._plain(name): name for name in classes}

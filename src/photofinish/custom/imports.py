@@ -26,7 +26,6 @@ _OURS = Path(__file__).parent.parent
 
 
 def custom_code_hashes(references: list[CodeReference]) -> dict[str, str]:
-    """Return the sha256 of each custom file, and the versions of packages that they name."""
     files, packages = custom_files(references)
     return _hashes(files.values(), packages)
 
@@ -136,7 +135,6 @@ class _Finder(ModuleFinder):
             yield Path(*parts, path.name), path
 
     def packages(self) -> dict[str, str]:
-        """Return the versions of the installed packages that the files import."""
         versions: dict[str, str] = {}
         for name in self.badmodules:
             versions |= _installed(name.partition(".")[0])
@@ -144,7 +142,6 @@ class _Finder(ModuleFinder):
 
 
 def _custom_folders() -> Iterator[str]:
-    """Yield the folders on Python's path that hold custom code."""
     for folder in sys.path:
         if Path(folder) != _OURS.parent and is_custom_file(f"{folder}/") and Path(folder).is_dir():
             yield folder

@@ -62,7 +62,6 @@ class CodeReference:
 
     @property
     def is_file(self) -> bool:
-        """Return True for a file, False for a module."""
         return self.module.endswith(".py")
 
     @property
@@ -83,7 +82,6 @@ class CodeReference:
 
     @property
     def module_name(self) -> str:
-        """Return the module's name in Python's `import`."""
         if not self.is_file:
             return self.module
         assert self.file

@@ -20,7 +20,6 @@ from photofinish.errors import TerminatedError, UserError
 
 _INSTALLED = re.compile(r"/(site|dist)-packages/(?P<package>\w*)")
 OURS = str(Path(__file__).parent.parent)
-"""Folder of this package."""
 
 
 def accepted_arguments(
@@ -32,7 +31,6 @@ def accepted_arguments(
 
 
 def as_function(custom: Any, arguments: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a class's instance, or a function with these arguments bound."""
     return custom(**arguments) if isinstance(custom, type) else partial(custom, **arguments)
 
 

@@ -25,8 +25,6 @@ Column = Array | Ragged
 
 
 class Manifest(Record):
-    """Description of a packed split."""
-
     task: TaskName = "classes"
     class_names: tuple[str, ...]
     """Names of the classes, values or labels. A network returns one number for each name."""

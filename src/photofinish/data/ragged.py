@@ -26,7 +26,6 @@ class Ragged:
     @property
     def shape(self) -> tuple[int | None, ...]:
         """Return the shape as an array's, with None for sides that differ."""
-        sides = []
-        for lengths in self.shapes.T:
-            sides.append(int(lengths[0]) if (lengths == lengths[0]).all() else None)
+        columns = self.shapes.T
+        sides = (int(side[0]) if (side == side[0]).all() else None for side in columns)
         return (len(self), *sides)

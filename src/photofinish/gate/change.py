@@ -106,7 +106,7 @@ class Change:
         return statistics.mean(pair.log_ratio for pair in self.pairs)
 
     def __str__(self) -> str:
-        rounds = [each for pair in self.pairs for each in pair.epoch_seconds]
+        rounds = [seconds_of for pair in self.pairs for seconds_of in pair.epoch_seconds]
         old, new = (seconds(statistics.median(side)) for side in zip(*rounds, strict=True))
         text = (
             f"{times(self.ratio)} the time ({interval_text(self.interval)}): {new} an epoch, "

@@ -18,7 +18,7 @@ from photofinish.config.loader import read_params
 from photofinish.custom.imports import custom_code_hashes
 from photofinish.errors import UserError
 from photofinish.machine.fingerprint import fingerprint
-from photofinish.planning.dependencies import dep_hashes
+from photofinish.planning.plan import dep_hashes
 from photofinish.results.trained import DeviceLabel
 from photofinish.runs.run import Run
 from photofinish.stage.process import run_stage
@@ -42,8 +42,8 @@ def main() -> None:
     from photofinish.runs.distributed import team_for
     from photofinish.runs.setup import Setup, torch_configured
 
-    with team_for(run, None) as (device, team), torch_configured(run, device, team):
-        trainer = Setup(run, device, team).new_trainer()
+    with team_for(run, None) as team, torch_configured(run, team):
+        trainer = Setup(run, team).new_trainer()
         turns = Turns(trainer)
         for other in others:
             _check_modules(Path(other))
@@ -60,7 +60,7 @@ def run_here(name: str, device: DeviceLabel, data: Path, weights: Path) -> Run:
     code = custom_code_hashes([part.reference for part in parts.values() if part.is_custom])
     # Both sides read the same file at an absolute path.
     code |= dep_hashes(dep for dep in experiment.deps if not Path(dep).expanduser().is_absolute())
-    settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": ()}
+    settings = dict(experiment) | {"epochs": _MANY_EPOCHS, "metrics": (), "time_limit": None}
     plan = ExperimentPlan(**settings, monitored=experiment.monitored_metric(), custom_code=code)
     cpu_host, gpu_host = fingerprint(params.devices)
     host = cpu_host if device == "cpu" else gpu_host

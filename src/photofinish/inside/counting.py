@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +39,6 @@ _LEAST_SHARE = 0.1
 """Share of the operations from which on a precision counts as the step's, by hand."""
 
 
-class StepCount(NamedTuple):
-    """Counts of one forward and backward pass."""
-
-    in_double: bool
-    flops: int
-    kernels: int
-    convolutions: int
-    time_steps: int
-    saved_tensor_bytes: int
-    optimizer_bytes: int
-    """Bytes that an optimizer reads and writes, if it takes all weights at once on a GPU."""
-    without_formula: tuple[str, ...]
-    """Operators and custom functions without a formula that take much of the CPU's time."""
-
-
 def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
     """Return the kernels of an optimizer's step on an accelerator, with the state made before.
 
@@ -66,7 +51,7 @@ def kernels_of_optimizer(defaults: Mapping[str, Any], counted: int) -> int:
 
 def count_step(
     network: nn.Module, loss: Callable[[], Tensor], memory: Allocations | None = None
-) -> StepCount:
+) -> dict[str, Any]:
     memory = memory or Allocations()
     for weight in network.parameters():
         memory.add_weight(weight)
@@ -147,20 +132,20 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return next((name for name in _FASTEST_FIRST if self.products[name] >= least), "fp32")
 
     @property
-    def counts(self) -> StepCount:
-        """Return the counts, after the step has ended. Raise what kept it from being counted."""
+    def counts(self) -> dict[str, Any]:
+        """Fields of `Operations` after the step. Raise what kept it from being counted."""
         if self.failure:
             raise self.failure
-        return StepCount(
-            self.precision == "fp64",
-            sum(self.products.values()),
-            self.kernels,
-            self.convolutions,
-            self.time_steps,
-            sum(self._memory.saved.values()),
-            self.optimizer_bytes,
-            self._without_formula,
-        )
+        return {
+            "in_double": self.precision == "fp64",
+            "flops": sum(self.products.values()),
+            "kernels": self.kernels,
+            "convolutions": self.convolutions,
+            "time_steps": self.time_steps,
+            "saved_tensor_bytes": sum(self._memory.saved.values()),
+            "optimizer_bytes": self.optimizer_bytes,
+            "without_formula": self._without_formula,
+        }
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -230,7 +215,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, images: Tensor, weight: Tensor, _bias: Any, _stride: Any, _padding: Any,
         _dilation: Any, transposed: bool, *_: Any, output: Tensor,
     ) -> int:  # fmt: skip
-        """Count a convolution, with the arguments of its aten operator."""
         self.convolutions += 1
         # A transposed convolution applies its filter to each position of its input.
         return _applied(weight, images if transposed else output)
@@ -240,7 +224,6 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         _padding: Any, _dilation: Any, transposed: bool, _output_padding: Any, _groups: int,
         wanted: Sequence[bool], **_: Any,
     ) -> int:  # fmt: skip
-        """Count the gradients of images and weights that are wanted."""
         convolutions = wanted[0] + wanted[1]
         self.convolutions += convolutions
         return convolutions * _applied(weight, images if transposed else gradient)
@@ -265,7 +248,6 @@ def _precision(values: Tensor, kind: str) -> str:
 
 
 def _product(one: Tensor, other: Tensor) -> int:
-    """Return the FLOPs of a matrix product, or of a batch of them."""
     values = one.numel() if one.layout is torch.strided else one._nnz()
     return 2 * values * other.shape[-1]
 

@@ -21,8 +21,6 @@ _clock = time.perf_counter
 
 
 class _Block(NamedTuple):
-    """Block that the host ended."""
-
     line: list[Any]
     end: Any
     """Event at its end, or None from within a capture."""

@@ -1,4 +1,4 @@
-"""Recurrent layers and attention, counted by formula as accelerators compute them.
+"""Recurrent layers and attention by formula, as accelerators compute them.
 
 The CPU computes them as one operator without shapes, or as thousands of small operators. An
 accelerator has one operator for each pass, so the CPU's operators are not counted.
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 
 class FusedCount(NamedTuple):
-    """Count of an operator, forward and backward."""
-
     flops: int
     kernels: int
     saved: tuple[Tensor, ...]

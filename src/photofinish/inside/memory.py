@@ -158,7 +158,8 @@ class Allocations:
         if not is_loading():
             halves = self.is_cast and tensor.dtype == torch.float32
             for number in self.note(tensor, is_new=False) - self._weights:
-                self.saved[number] = tensor.untyped_storage().nbytes() // (1 + halves)
+                size = tensor.untyped_storage().nbytes() // (1 + halves)
+                self.saved[number] = min(size, self._sizes[number])
         return tensor if self.compiles else tensor.detach()  # or an output kept its own node
 
     def add_weight(self, weight: Tensor) -> None:

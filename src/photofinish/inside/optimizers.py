@@ -22,7 +22,6 @@ class Optimizers:
         self._count = 0
 
     def add(self, key: Any) -> int:
-        """Return the number of a new optimizer, or of the named loader."""
         number = self.numbers[key] = self._count
         self._count += 1
         return number

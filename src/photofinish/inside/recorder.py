@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from .first_values import FirstValues
 
 VALIDATES, COUNTED = 1, 2
-"""Flags of a block."""
 _BLOCK_SECONDS, _MOST_BLOCK_SECONDS = 0.05, 1.0
 """Shortest length of a block, and the longest."""
 _BLOCK_SHARE = 0.02
@@ -43,8 +42,6 @@ _clock = time.perf_counter
 
 
 class Recorder:
-    """Recorder of a process's training, which writes measurements line by line."""
-
     def __init__(self, folder: Path) -> None:
         self._lines = LineFile(folder)
         self.note = self._lines.note
@@ -55,7 +52,6 @@ class Recorder:
         self._files = ScriptFiles()
         self._optimizers = Optimizers()
         self._steps: list[int] = []
-        """Number of steps of each optimizer in this block."""
         self._all_steps: list[int] = []
         self._main = 0
         """Optimizer whose step ends a period."""
@@ -94,9 +90,8 @@ class Recorder:
         if self.torch_version < (2, 0):  # its optimizers have no hooks
             self.note_unseen("uses a torch before 2.0")
             return
-        from .by_hand import watch_gradients
         from .first_values import FirstValues
-        from .patches import watch_torch
+        from .patches import watch_gradients, watch_torch
 
         watch_torch(self)
         self.watch_forward()
@@ -237,7 +232,6 @@ class Recorder:
         return rank > 0
 
     def _number_of(self, optimizer: Any) -> int:
-        """Return the number of an optimizer that is new, or in place of one that is gone."""
         if self._first_step:
             self._first_step.optimizer_stepped()
         weights = weights_of(optimizer)
@@ -352,7 +346,6 @@ class Recorder:
             self._begin_block(_clock())
 
     def note_unseen(self, why: str) -> None:
-        """Note why the script takes steps that no hook sees."""
         self.note(kind="unseen", why=why, may_be_named="photofinish" in sys.modules)
 
     @functools.lru_cache  # noqa: B019  # there is one recorder
@@ -363,7 +356,6 @@ class Recorder:
 
     @functools.lru_cache  # noqa: B019  # it is called once in each process
     def _ended(self) -> None:
-        """Write the remaining lines."""
         if self._lines.is_forked or not ("torch" in sys.modules or self._optimizers.numbers):
             return
         if self._first_step_at is None:

@@ -62,7 +62,6 @@ class LineFile:
         self._lines.append(values)  # as text only when written: that takes 40 us
 
     def add_memory(self) -> None:
-        """Add the peak memory so far."""
         device_bytes, reserved_bytes = map(peak_device_memory_bytes, ("allocated", "reserved"))
         peaks = {"device_bytes": device_bytes, "reserved_bytes": reserved_bytes}
         self.add({"kind": "memory", "host_bytes": peak_host_memory_bytes()} | peaks)

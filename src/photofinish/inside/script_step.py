@@ -125,7 +125,7 @@ class ScriptStep:
         """Return the counts of the step. Without a loader, the step counts as one sample."""
         self._stack.close()
         weights = [*self._weights.values()]
-        operations = self.operators.counts._asdict() | {
+        operations = self.operators.counts | {
             "images": self._samples or 1,
             **self._memory.fields(gradients_of(weights)),
         }

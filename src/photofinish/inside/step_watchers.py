@@ -148,7 +148,6 @@ class StepClock:
 
     @property
     def note(self) -> dict[str, Any]:
-        """Line that the recorder writes at the end."""
         seconds = {part: each / self.steps for part, each in self._seconds.items() if each}
         return {"kind": "step_parts", "value": seconds}
 

@@ -119,8 +119,6 @@ def _stack(thread: int) -> list[tuple[str, int, str]]:
 
 
 class TimedBatches(Iterator[Any]):
-    """Iterator of a loader with timed waits."""
-
     def __init__(
         self, recorder: Recorder, loader: Any, iterate: Callable[[Any], Any], key: Any
     ) -> None:
@@ -204,7 +202,6 @@ class NamedLoader:
 
 
 NAMED = "named"
-"""Key of the loader that a script names."""
 
 
 def batches_of(loader: Any) -> float | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import Node, get_gradient_edge
 
-MOST_SHARE = 0.1
+_MOST_SHARE = 0.1
 """Largest share of the CPU's time without a formula that allows an estimate, by hand."""
 _MEMORY_BOUND = re.compile(
     "_foreach|_fused_|amp|arange|as_strided|batch_norm|bernoulli|bincount|cat|clone|col2im|copy|cum|dot|"
@@ -49,7 +49,6 @@ def is_memory_bound(operator: Any) -> bool:
 
 
 def custom_functions(loss: Tensor) -> set[str]:
-    """Return the names of custom autograd functions in the graph of the loss."""
     return {
         node.name().removesuffix("Backward")
         for node in nodes_between([loss], [])
@@ -75,7 +74,7 @@ def costly(
     operators: Iterable[str],
     functions: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return the names that take most of a profile, if together they take more than MOST_SHARE.
+    """Return the names that take most of a profile, if together they take more than _MOST_SHARE.
 
     Operators that a custom function calls count separately.
     """
@@ -90,7 +89,7 @@ def costly(
             own[event.name] += event.cpu_time_total
         elif name := backward.get(event.name):
             own[name] += event.self_cpu_time_total
-    if sum(own.values()) <= MOST_SHARE * total:
+    if sum(own.values()) <= _MOST_SHARE * total:
         return ()
-    least = MOST_SHARE / 2 * total
+    least = _MOST_SHARE / 2 * total
     return tuple(name for name, seconds in own.most_common() if seconds > least)

@@ -42,7 +42,6 @@ class Machine(Record):
 
     @classmethod
     def here(cls) -> Self:
-        """Return this machine."""
         return cls(cpu=cpu_facts(), accelerators=all_accelerators(), software=software_facts())
 
 
@@ -50,7 +49,6 @@ class CpuTarget(Record):
     """Machine that `train-cpu` runs on: data/plan/hosts/cpu.json."""
 
     processes: int = 1
-    """Number of processes that train together."""
     threads: int
     """Threads of each process."""
     cpu: CpuFacts
@@ -71,7 +69,6 @@ class GpuTarget(Record):
     output_device: int | None = None
     if_missing: Literal["skip", "fail"]
     accelerators: tuple[AcceleratorFacts, ...]
-    """Accelerators in use."""
     missing: str | None
     threads: int | None
     """Threads of each process."""
@@ -87,7 +84,6 @@ class GpuTarget(Record):
 def fingerprint(
     devices: Devices, machines: Mapping[str, Machine] | None = None
 ) -> tuple[CpuTarget, GpuTarget]:
-    """Return the host of each device: this machine, or the machine that `devices` names."""
     here, machines = Machine.here(), machines or {}
     on_cpu = machines.get(devices.cpu.machine or "", here)
     on_gpu = machines.get(devices.gpu.machine or "", here)
@@ -124,12 +120,10 @@ def _gpu_host(wanted: GpuDevice, machine: Machine) -> GpuTarget:
 
 
 def read_host(device: Literal["cpu", "gpu"], path: Path) -> CpuTarget | GpuTarget:
-    """Read the planned machine of a device."""
     return read_plan(path, CpuTarget) if device == "cpu" else read_plan(path, GpuTarget)
 
 
 def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
-    """Return the facts that matter to the device and differ between `machine` and the plan."""
     own: CpuTarget | GpuTarget
     if isinstance(planned, CpuTarget):
         settings = planned.model_dump(include=set(CpuDevice.model_fields))

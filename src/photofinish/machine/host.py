@@ -84,7 +84,6 @@ def cpu_facts() -> CpuFacts:
 
 
 def software_facts() -> Software:
-    """Return the versions, and the variables that are set."""
     return Software(
         python=platform.python_version(),
         torch=build_version("torch"),
@@ -136,7 +135,6 @@ def available_memory_bytes() -> int:
 
 
 def mac_cpu_name() -> str:
-    """Return the name of a Mac's chip, or nothing on other systems."""
     if platform.system() != "Darwin":
         return ""
     command = ["sysctl", "-n", "machdep.cpu.brand_string"]
@@ -165,7 +163,6 @@ def _build(package: str) -> dict[str, str]:
 
 
 def package_versions() -> dict[str, str]:
-    """Return the versions of the installed packages that affect results."""
     names = (
         "dvc", "mlflow", "numpy", "pandas", "pydantic", "safetensors", "scikit-learn", "torch",
         "torchvision",

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 import pynvml
@@ -131,11 +131,8 @@ def share_of_others(windows: Sequence[LoadWindow]) -> float:
     return share if share > MOST_SHARE_OF_OTHERS else 0.0
 
 
-class GpuState(NamedTuple):
-    """Reasons for a GPU's reduced clock, and the processes that compute on it."""
-
-    slowdowns: tuple[str, ...] = ()
-    processes: frozenset[int] = frozenset()
+GpuState = tuple[tuple[str, ...], frozenset[int]]
+"""Reasons for a GPU's reduced clock, and the processes that compute on it."""
 
 
 def nvidia_handle(gpu: str) -> Any:
@@ -174,7 +171,7 @@ def nvidia_gpu_state(gpu: str | None) -> Callable[[], GpuState]:
             with suppress(pynvml.NVMLError):
                 running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
                 processes = frozenset(each.pid for each in running)
-        return GpuState(tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes)
+        return tuple(text for bit, text in _SLOWDOWNS.items() if reasons & bit), processes
 
     return read
 
@@ -195,7 +192,6 @@ class LoadMonitor:
         self.begin()
 
     def begin(self) -> None:
-        """Start a window."""
         swap = psutil.swap_memory()
         self._last = {
             "wall_seconds": time.monotonic(),

@@ -1,4 +1,4 @@
-"""Measure how long a training step takes and what limits it, on a copy of the network.
+"""Measure how long a step takes and what limits it, on a copy of the network.
 
 results/measurements.py defines each figure. Steps with two batch sizes, in turns, show how much of
 a step's time is fixed.
@@ -19,10 +19,10 @@ from photofinish.config.experiment import Experiment
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.budget import Budget
 from photofinish.measure.in_turns import (
     FEWEST_TURNS,
     LATE_SECONDS,
+    Budget,
     Context,
     Way,
     scratch_steps,
@@ -33,14 +33,13 @@ from photofinish.measure.operations import count_operations
 from photofinish.measure.step_parts import measure_launches, measure_parts
 from photofinish.results.measurements import (
     InTurns,
-    Operations,
     SteadyState,
     StepAttribution,
     Tried,
     TriedBy,
 )
 from photofinish.training.batches import bytes_of_a_sample
-from photofinish.training.graphs import GraphedSteps
+from photofinish.training.graphs import GraphedSteps, choose_steps
 from photofinish.training.torch_device import (
     CPU,
     configure_torch_for,
@@ -61,27 +60,16 @@ _BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 
 _Result = TypeVar("_Result")
 
 
-class Profile(NamedTuple):
-    """Fields of `StepMeasurements`."""
+def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> dict[str, Any]:
+    """Measure the steps of a network, on copies of it. Return fields of `StepMeasurements`.
 
-    steady_state: SteadyState | None
-    attribution: StepAttribution | None
-    not_attributed: str | None
-    operations: Operations | None
-    not_counted: str | None
-    tried_threads: dict[int, SteadyState]
-
-
-def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> Profile:
-    """Measure the steps of a network, on copies of it. All ranks call this.
-
-    A step of the training takes about `step_seconds` after the wait for its batch.
+    All ranks call this. A step takes about `step_seconds` after the wait for its batch.
     """
     timing = partial(time_steps, trainer, step_seconds, budget.turns_seconds)
     is_alone, settings = trainer.team.size == 1, trainer.experiment
     if not is_alone or settings.model.compile:
         why = "the network is compiled" if is_alone else "several processes train together"
-        return Profile(timing().base, None, why, None, why, {})
+        return {"steady_state": timing().base, "not_attributed": why, "not_counted": why}
     timed, attribution, why_not = None, None, None
     if settings.accumulate > 1 or len(trainer.state.optimizers) > 1:
         why_not = "a step has several forward and backward passes"
@@ -92,8 +80,18 @@ def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> Profile:
             take_apart = partial(measure_attribution, trainer, timed, images, step_seconds, budget)
             attribution, why_not = attempt(take_apart)
     timed = timed or timing()  # without the other batch, which a network may refuse
-    counted = attempt(partial(count_operations, trainer))
-    return Profile(timed.base, attribution, why_not, *counted, timed.threads)
+    return {
+        "steady_state": timed.base,
+        "tried_threads": timed.threads,
+        "attribution": attribution,
+        "not_attributed": why_not,
+        **count(trainer),
+    }
+
+
+def count(trainer: Trainer) -> dict[str, Any]:
+    operations, why_not = attempt(partial(count_operations, trainer))
+    return {"operations": operations, "not_counted": why_not}
 
 
 def attempt(measure: Callable[[], _Result]) -> tuple[_Result | None, str | None]:
@@ -135,7 +133,6 @@ class TimedSteps(NamedTuple):
 
     base: SteadyState
     other: SteadyState | None
-    """Steps on another batch."""
     threads: dict[int, SteadyState]
     """Steps with fewer threads, by their number."""
 
@@ -167,7 +164,6 @@ def time_steps(
 def measure_attribution(
     trainer: Trainer, timed: TimedSteps, images: int, step_seconds: float, budget: Budget
 ) -> StepAttribution:
-    """Measure where a step's time goes, beside steps on its own and on the other batch."""
     assert timed.other
     steps = max(_ENOUGH_STEPS, min(_MOST_STEPS, int(budget.apart_seconds / step_seconds)))
     steps = min(trainer.steps_per_epoch, steps)
@@ -236,7 +232,7 @@ def try_change(
             if is_off or is_refused or not why_not_captured(trainer.experiment):
                 return None  # not only `auto` refuses to capture the steps
             changed.experiment = settings
-            changed.steps = changed.chosen_steps()
+            changed.steps = choose_steps(changed)
             if not isinstance(changed.steps, GraphedSteps):
                 return None
         why = own.steps.why, changed.steps.why
@@ -269,8 +265,8 @@ def _configured(
     *,
     is_cast: bool,
 ) -> Iterator[None]:
-    """Set up torch as for these settings, and restore it."""
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
+    """Set up torch as for these settings, and restore it."""
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     with torch_restored(), cast() if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())

@@ -24,8 +24,7 @@ from photofinish.nested import Nested, leaves, map_nested, samples_in
 from photofinish.results.trained import FirstStep
 from photofinish.training.batches import Batch, Batches, batch_order, map_batch
 from photofinish.training.custom_check import StepResult, Tensors, run_step
-from photofinish.training.custom_step import CustomStep
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss
 from photofinish.training.torch_device import memory_format, to_memory_format
 from photofinish.training.world import World
 
@@ -146,7 +145,6 @@ def _bytes_of(labels: Nested[Column], rows: npt.NDArray[np.int64]) -> bytes:
 
 
 def _distances(first: Tensors, second: Tensors) -> dict[str, float]:
-    """Return, for each name, the norm of the difference between two tensors."""
     distances = {}
     for name in first:
         if name in second:

@@ -1,4 +1,4 @@
-"""Time steps as they are beside steps with changes, in turns.
+"""Seconds of each measurement, and steps as they are beside steps with changes, in turns.
 
 A machine that is slow for a while is slow for all of them. The base is a step on one batch, or with
 its input, and it is timed nowhere else.
@@ -10,6 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -28,9 +29,68 @@ LEAST_TURNS, FEWEST_TURNS = 5, 3
 """Enough turns for an interval, and turns that must fit to try a change, by hand."""
 LATE_SECONDS = 1.0
 """Time, by hand, by which a block may be late for the sake of these turns."""
+_LONG_JOB_SECONDS = 600.0
+_LONG_SECONDS, _SHORT_SECONDS = 15.0, 5.0
+"""Longest measurement of a job of over ten minutes, which can spare it, and of a shorter one.
+
+By hand, as are the shares below. In five seconds, steps of 0.3 s are too few for a cause.
+"""
+_LEAST_SECONDS = 1.5
+"""Shortest measurement: a job of one epoch says enough about the same job with more."""
 _LONG_STEP_SECONDS = 0.1
 """Steps above this time, by hand, start threads within them, and need a single one to warm up."""
 Context = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Seconds of each measurement. All may take 3 s more, on an accelerator for each change."""
+
+    whole_seconds: float
+    parts_seconds: float
+    """Parts of the training, with validation."""
+    turns_seconds: float
+    """A block of turns on one batch."""
+    other_step_seconds: float
+    """Longest step of another batch in that block."""
+    apart_seconds: float
+    """Steps that are taken apart."""
+    loader_seconds: float
+    """All measurements of a loader, of which the following are parts."""
+    alone_seconds: float
+    workers_seconds: float
+    """Time after which no further number of workers is tried."""
+    stored_seconds: float
+    """Reading samples to store."""
+
+    @classmethod
+    def of(
+        cls,
+        job_seconds: float,
+        most_seconds: float | None = None,
+        *,
+        in_one_block: bool = True,
+    ) -> Budget:
+        """Return the seconds for a job: a fifth of its time, from 1.5 s to `most_seconds`.
+
+        `in_one_block` is True if all changes of a step take turns in one block, as on a CPU.
+        """
+        if most_seconds is None:
+            is_long = job_seconds > _LONG_JOB_SECONDS
+            most_seconds = _LONG_SECONDS if is_long else _SHORT_SECONDS
+        whole = min(most_seconds, max(_LEAST_SECONDS, 0.2 * job_seconds))
+        loader = min(10.0, max(0.5, 0.3 * whole))
+        return cls(
+            whole_seconds=whole,
+            parts_seconds=0.35 * whole,
+            turns_seconds=min(6.0, 0.25 * whole) if in_one_block else min(2.5, 0.1 * whole),
+            other_step_seconds=min(1.0, 0.15 * whole),
+            apart_seconds=min(1.5, 0.1 * whole),
+            loader_seconds=loader,
+            alone_seconds=0.25 * loader,
+            workers_seconds=0.375 * loader,
+            stored_seconds=0.1 * loader,
+        )
 
 
 class Way(NamedTuple):
@@ -38,7 +98,6 @@ class Way(NamedTuple):
 
     take: Callable[[], object]
     steps: int
-    """Number of steps in a sample."""
     context: Context = nullcontext
     settle: Callable[[], object] = lambda: None
     """Function that takes steps after another way's, which are not timed."""

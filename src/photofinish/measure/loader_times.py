@@ -6,7 +6,7 @@ import itertools
 import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
@@ -19,8 +19,7 @@ from photofinish.custom.running import run_custom_code
 from photofinish.errors import UserError
 from photofinish.inside.timed_batches import loaded, sample_lines, slowest_line
 from photofinish.machine.host import available_memory_bytes
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import with_threads
+from photofinish.measure.in_turns import Budget, with_threads
 from photofinish.results.measurements import LoaderTimes, TriedWorkers
 from photofinish.training.input_paths import LoaderBatches
 
@@ -36,15 +35,12 @@ LEAST_WITH_WORKERS_SECONDS = 1.0
 _Result = TypeVar("_Result")
 
 
-def measure(
-    batches: LoaderBatches,
-    budget: Budget,
-    ends_seconds: float,
-    cores: int,
-) -> LoaderTimes:
-    """Time loading in this process, then try workers."""
+def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: int) -> LoaderTimes:
+    """Time loading in this process, then try workers. Those that hang are given up at the end."""
+    own, tried, workers_to_try = batches.settings.workers, list[TriedWorkers](), set[int]()
+    longest_seconds, most_bytes = 0.0, 0
     # As PyTorch does in a worker.
-    with with_threads(1 if batches.settings.workers else torch.get_num_threads()):
+    with with_threads(1 if own else torch.get_num_threads()):
         seconds, dataset = budget.alone_seconds * 2 / 3, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
@@ -55,10 +51,26 @@ def measure(
         whole_seconds = time_batches(load, size, seconds) * batches.batch_size / size
         samples = sample_lines(seconds / 2)
         time_batches(load, size, seconds / 2)  # untimed, as samples take time
-        loading = LoaderTimes(whole_seconds=whole_seconds, slow_line=slowest_line(samples))
-        if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
-            return loading
-        return measure_workers(batches, loading, size, budget.workers_seconds, ends_seconds, cores)
+        slow_line = slowest_line(samples)
+        if budget.loader_seconds >= LEAST_WITH_WORKERS_SECONDS:
+            workers_to_try = {2**power for power in range(cores.bit_length())} | {cores, own}
+        late_seconds = time.perf_counter() + budget.workers_seconds
+        for workers in sorted(workers_to_try - {0}):
+            began_seconds = time.perf_counter()
+            is_late = seconds_left(late_seconds) < longest_seconds
+            if is_late or workers * most_bytes > available_memory_bytes() / 2:
+                break
+            taken = attempt_loading(partial(try_workers, batches, workers, size, ends_seconds))
+            longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
+            if taken is None:
+                break
+            times, most_bytes = taken
+            tried.append(times)
+    return LoaderTimes(
+        whole_seconds=tried[0].batch_seconds if own and tried else whole_seconds,
+        tried_workers=tuple(tried),
+        slow_line=slow_line,
+    )
 
 
 def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
@@ -72,10 +84,7 @@ def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
 
 
 def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
-    """Load batches of `size` samples, and return the time of a batch.
-
-    It is the median, so that a batch that waited for a core counts little.
-    """
+    """Return the median time of a batch, so that one that waited for a core counts little."""
     next(batches)
     batch_seconds: list[float] = []
     began_at = ended_at = time.perf_counter()
@@ -104,38 +113,6 @@ def attempt_loading(measure: Callable[[], _Result | None]) -> _Result | None:
         return None
 
 
-def measure_workers(
-    batches: LoaderBatches,
-    alone: LoaderTimes,
-    size: int,
-    seconds: float,
-    ends_seconds: float,
-    cores: int,
-) -> LoaderTimes:
-    """Try workers for about so many seconds. Workers that hang are given up at the end.
-
-    `alone` has the time of a batch in this process.
-    """
-    own, longest_seconds, most_bytes = batches.settings.workers, 0.0, 0
-    tried, late_seconds = list[TriedWorkers](), time.perf_counter() + seconds
-    for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
-        began_seconds = time.perf_counter()
-        is_late = seconds_left(late_seconds) < longest_seconds
-        if is_late or workers * most_bytes > available_memory_bytes() / 2:
-            break
-        taken = attempt_loading(partial(try_workers, batches, workers, size, ends_seconds))
-        longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
-        if taken is None:
-            break
-        times, most_bytes = taken
-        tried.append(times)
-    return LoaderTimes(
-        whole_seconds=tried[0].batch_seconds if own and tried else alone.whole_seconds,
-        tried_workers=tuple(tried),
-        slow_line=alone.slow_line,
-    )
-
-
 def try_workers(
     batches: LoaderBatches, workers: int, size: int, ends_seconds: float
 ) -> tuple[TriedWorkers, int] | None:
@@ -149,13 +126,17 @@ def try_workers(
         return None
     others = _children()
     loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
+    ends = [time.perf_counter()]
     with closing(loader.first_batches(count)) as loaded:
-        in_time = _in_time(loaded, ends_seconds)
-        first_seconds, batch_seconds = _time_batches(in_time, workers, count)
+        for _ in islice(loaded, count):  # not to their end, with which the workers end
+            ends.append(time.perf_counter())
+            if len(ends) <= count and not seconds_left(ends_seconds):
+                raise UserError("workers load too slowly")
         processes = [psutil.Process(pid) for pid in _children() - others]
         most_bytes = max((process.memory_full_info().uss for process in processes), default=0)
         closing_seconds = time.perf_counter()
-    first_seconds += time.perf_counter() - closing_seconds
+    first_seconds = ends[1] - ends[0] + time.perf_counter() - closing_seconds
+    batch_seconds = (ends[count] - ends[workers]) / (count - workers)  # after the first round
     times = TriedWorkers(
         workers=workers,
         batch_seconds=batch_seconds * batches.batch_size / size,
@@ -167,26 +148,6 @@ def try_workers(
 def timeout_until(ends_seconds: float) -> float:
     """Return how long to wait for a batch of workers, which may hang. 0 would be forever."""
     return max(_LEAST_TIMEOUT_SECONDS, seconds_left(ends_seconds))
-
-
-def _in_time(loaded: Iterable[Any], ends_seconds: float) -> Iterator[Any]:
-    for batch in loaded:
-        yield batch
-        if not seconds_left(ends_seconds):
-            raise UserError("workers load too slowly")
-
-
-def _time_batches(loaded: Iterator[Any], workers: int, count: int) -> tuple[float, float]:
-    """Return the time to the first batch, and the mean time of a batch after the first round."""
-    began_seconds = time.perf_counter()
-    next(loaded)
-    first_seconds = time.perf_counter() - began_seconds
-    for _ in range(workers - 1):
-        next(loaded)
-    began_seconds = time.perf_counter()
-    for _ in range(count - workers):
-        next(loaded)
-    return first_seconds, (time.perf_counter() - began_seconds) / (count - workers)
 
 
 def _children() -> set[int]:

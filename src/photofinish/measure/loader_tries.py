@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
@@ -13,14 +13,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
 from photofinish.config.experiment import BatchTransformSettings, Input, LoaderInput, ResidentInput
 from photofinish.custom.reference import is_reference
 from photofinish.machine.host import allowed_cores, available_memory_bytes, cpu_facts
 from photofinish.measure import loader_times
-from photofinish.measure.budget import Budget
-from photofinish.measure.in_turns import FEWEST_TURNS, Way, scratch_state, turns
+from photofinish.measure.in_turns import FEWEST_TURNS, Budget, Way, scratch_state, turns
 from photofinish.measure.loader_times import (
     LEAST_WITH_WORKERS_SECONDS,
     attempt_loading,
@@ -30,8 +28,7 @@ from photofinish.measure.loader_times import (
 from photofinish.models.custom import generators_kept
 from photofinish.nested import leaves, map_nested
 from photofinish.results.measurements import CLEARLY_FASTER, InTurns, LoaderTimes, Tried, TriedBy
-from photofinish.training.batches import Batches, Part
-from photofinish.training.custom_step import BatchTransform
+from photofinish.training.batches import Batches, BatchTransform, Part
 from photofinish.training.graphs import GraphedSteps, steps_per_graph
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.state import TrainState
@@ -54,8 +51,6 @@ _MOST_LOADERS = 2
 
 
 class OneInput(NamedTuple):
-    """Input of a training, or another one to try."""
-
     settings: Input
     batches: Batches
     by: TriedBy | None = None
@@ -70,7 +65,6 @@ class OneInput(NamedTuple):
 
     @property
     def prefetched(self) -> int:
-        """Number of batches that the workers prefetch."""
         factor = isinstance(self.settings, LoaderInput) and self.settings.prefetch_factor
         return self.workers * (factor or _PREFETCHED)
 
@@ -79,12 +73,10 @@ def measure_loader(
     trainer: Trainer,
     epoch_seconds: float,
     budget: Budget,
-    resident_batches: Callable[[], Batches | None],
 ) -> LoaderTimes | None:
     """Measure a training's loader: a batch's time, its workers, and other inputs.
 
     Return None without a loader, with several processes, or if loading fails.
-    `resident_batches` returns resident batches of the samples, or None if they don't fit.
     """
     batches = trainer.training
     if not isinstance(batches, LoaderBatches) or trainer.team.size > 1:
@@ -94,7 +86,8 @@ def measure_loader(
     loading = attempt_loading(partial(loader_times.measure, batches, budget, ends_seconds, cores))
     if loading is None:
         return None
-    resident = attempt_loading(resident_batches)  # now, as workers are tried with free memory
+    # Now, as workers are tried with free memory.
+    resident = attempt_loading(partial(resident_batches, trainer, batches, batches.dataset.part))
     tried = try_inputs(trainer, loading, epoch_seconds, budget, ends_seconds, resident)
     return loading.model_copy(update={"tried_inputs": tried})
 
@@ -107,10 +100,7 @@ def try_inputs(
     ends_seconds: float,
     resident: Batches | None = None,
 ) -> tuple[Tried, ...]:
-    """Time some steps with each input that may be faster, and as it is, until a deadline.
-
-    `resident` are resident batches, if the samples fit on the device.
-    """
+    """Time some steps with each input that may be faster, and as it is, until a deadline."""
     batches = trainer.training
     assert isinstance(batches, LoaderBatches)
     settings = batches.settings
@@ -291,14 +281,10 @@ def _candidates(
     read_twice_seconds = 2 * loading.whole_seconds / batches.batch_size
     if part := _stored(batches, int(budget.stored_seconds / read_twice_seconds)):
         once = {"decode": "once"}
-        needs_loader = transform or settings.eval_transform or settings.collate
-        if needs_loader or not fits_resident(part.images, batches.image_count, trainer.device):
-            yield loader("decode once", once, part)
-        else:
-            changed = {"input": RESIDENT, "sampler": None}
-            experiment = trainer.experiment.model_copy(update=changed)
-            of_once = make_batches(experiment, part, trainer.device)
+        if of_once := resident_batches(trainer, batches, part, sampler=None):
             yield OneInput(RESIDENT, of_once, "resident once", once | {"input": "resident"})
+        else:
+            yield loader("decode once", once, part)
     is_known = transform and not is_reference(transform.name) and not settings.eval_transform
     is_possible = trainer.batch_transform is None and trainer.experiment.cuda_graphs != "on"
     if transform and is_known and is_possible:
@@ -348,12 +334,20 @@ def _stored(batches: LoaderBatches, most: int) -> Part | None:
     return replace(part, images=images, labels=labels, read=None)
 
 
-def fits_resident(columns: Any, count: int, device: torch.device) -> bool:
-    """Return True if so many samples, as float32, fit into a device's memory.
+def resident_batches(
+    trainer: Trainer, batches: LoaderBatches, part: Part, **changed: None
+) -> Batches | None:
+    """Return resident batches of a part in place of a loader's, or None if they can't be.
 
-    Twice as many must fit, for the borders of random crops and for batches.
+    As float32, twice the samples must fit, for the borders of random crops and for batches.
     """
-    sample_bytes = sum(4 * math.prod(column.shape[1:]) for column in leaves(columns))
+    settings, device = batches.settings, trainer.device
+    if part.read or settings.transform or settings.eval_transform or settings.collate:
+        return None
+    sample_bytes = sum(4 * math.prod(column.shape[1:]) for column in leaves(part.images))
     free_bytes = None if device == CPU else free_memory_bytes(device)
     free_bytes = available_memory_bytes() if free_bytes is None else free_bytes
-    return bool(2 * count * sample_bytes <= free_bytes)
+    if 2 * batches.image_count * sample_bytes > free_bytes:
+        return None
+    experiment = trainer.experiment.model_copy(update={"input": RESIDENT} | changed)
+    return make_batches(experiment, part, device)

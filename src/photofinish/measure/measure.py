@@ -8,26 +8,27 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import Profile, attempt, profile
-from photofinish.measure.budget import Budget
+from photofinish.measure.attribution import attempt, count, profile
 from photofinish.measure.first_step import first_batch, first_step
-from photofinish.measure.loader_tries import RESIDENT, fits_resident, measure_loader
-from photofinish.measure.operations import count_operations, fp32_flops_a_second
+from photofinish.measure.in_turns import Budget
+from photofinish.measure.loader_tries import measure_loader
+from photofinish.measure.operations import fp32_flops_a_second
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
-from photofinish.results.measured import Measured
-from photofinish.results.timed_parts import epoch_by_parts
-from photofinish.runs.initial_record import JobClock, process_fields, training_record
+from photofinish.results.measured import Measured, epoch_by_parts
 from photofinish.runs.run import Run
-from photofinish.runs.setup import Setup, torch_configured
+from photofinish.runs.setup import (
+    JobClock,
+    Setup,
+    process_fields,
+    torch_configured,
+    training_record,
+)
 from photofinish.tracking.client import NoTracker
-from photofinish.training.batches import Batches, has_live_inputs
-from photofinish.training.custom_step import step_with_a_loss
+from photofinish.training.losses import step_with_a_loss
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
@@ -38,12 +39,7 @@ _SLOW_STEPS = 20
 
 
 def measure(
-    run: Run,
-    device: torch.device,
-    team: World,
-    most_seconds: float | None,
-    epochs: int,
-    waited_seconds: float,
+    run: Run, team: World, most_seconds: float | None, epochs: int, waited_seconds: float
 ) -> Measured | None:
     """Measure a job of so many epochs, for about `most_seconds`. Return None on ranks but 0.
 
@@ -51,8 +47,8 @@ def measure(
     well succeed. Of slow steps only the parts and a count are taken.
     """
     clock = JobClock(NoTracker(), waited_seconds)
-    with torch_configured(run, device, team):
-        setup = Setup(run, device, team)
+    with torch_configured(run, team):
+        setup = Setup(run, team)
         network = setup.new_network(clock.excluded)
         initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         with clock.excluded():
@@ -64,20 +60,45 @@ def measure(
         clock.include(warm_up.first_seconds)
         clock.startup_ended()
         job_seconds = epochs * trainer.steps_per_epoch * step_seconds
-        in_one_block = device == CPU and team.size == 1
+        in_one_block = setup.device == CPU and team.size == 1
         budget = Budget.of(job_seconds, most_seconds, in_one_block=in_one_block)
         load = setup.load_monitor()
         parts, validation_seconds = take_parts(trainer, step_seconds, budget.parts_seconds, epochs)
         load.sample()
         peak_memory_bytes = team.peak_memory_bytes()
         epoch_steps = setup.training.image_count / setup.training.batch_size
-        further = _further(setup, trainer, parts, epoch_steps, step_seconds, budget)
+        trainer.forget_optimizer()
+        batch, experiment = first_batch(setup.training, team), run.experiment
+        first, why_no_first = None, None
+        if team.is_main:
+            first, why_no_first = attempt(
+                lambda: first_step(
+                    setup.new_network(),
+                    trainer.criterion,
+                    batch,
+                    setup.device,
+                    experiment.precision,
+                    setup.split.labels("train"),
+                    experiment.seed,
+                    step_with_a_loss(experiment),
+                    is_collated=getattr(experiment.input, "collate", None) is not None,
+                )
+            )
+        steps = _profile(trainer, parts, step_seconds, budget)
+        epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
+        loader = measure_loader(trainer, epoch_seconds, budget)
+        is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
+        fp32_rate = fp32_flops_a_second() if is_half and team.is_main else None
         load.sample()
     if not team.is_main:
         return None
     return Measured(
         **process_fields(setup, clock),
-        **further,
+        **steps,
+        loader=loader,
+        fp32_flops_a_second=fp32_rate,
+        first_step=first,
+        no_first_step=why_no_first,
         job=run.name,
         device=run.device,
         training=training_record(setup, trainer, initial_weights_sha256),
@@ -89,72 +110,22 @@ def measure(
     )
 
 
-def _further(
-    setup: Setup,
-    trainer: Trainer,
-    parts: tuple[TimedPart, ...],
-    epoch_steps: float,
-    step_seconds: float,
-    budget: Budget,
-) -> dict[str, Any]:
-    """Return the fields of Measured that need no further training: first step, steps and loader."""
-    run, team, experiment = setup.run, setup.team, setup.run.experiment
-    trainer.forget_optimizer()
-    batch, first, why_no_first = first_batch(setup.training, team), None, None
-    if team.is_main:
-        first, why_no_first = attempt(
-            lambda: first_step(
-                setup.new_network(),
-                trainer.criterion,
-                batch,
-                setup.device,
-                experiment.precision,
-                setup.split.labels("train"),
-                experiment.seed,
-                step_with_a_loss(experiment),
-                is_collated=experiment.input.name == "loader"
-                and experiment.input.collate is not None,
-            )
-        )
-    is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
-    epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
-    return {
-        **_profile(trainer, parts, step_seconds, budget)._asdict(),
-        "loader": measure_loader(trainer, epoch_seconds, budget, partial(resident_batches, setup)),
-        "fp32_flops_a_second": fp32_flops_a_second() if is_half and team.is_main else None,
-        "first_step": first,
-        "no_first_step": why_no_first,
-    }
-
-
 def _profile(
     trainer: Trainer, parts: tuple[TimedPart, ...], step_seconds: float, budget: Budget
-) -> Profile:
+) -> dict[str, Any]:
     """Return the measurements of single steps, or why there are none. Slow steps are counted."""
+    is_alone = trainer.team.size == 1
     if _SLOW_STEPS * step_seconds > budget.whole_seconds:
         allowed = seconds(budget.whole_seconds)
         why: str | None = (
             f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
         )
-        if trainer.team.size > 1 or trainer.experiment.model.compile:
-            return Profile(None, None, why, None, why, {})
-        return Profile(None, None, why, *attempt(partial(count_operations, trainer)), {})
+        if is_alone and not trainer.experiment.model.compile:
+            return {"not_attributed": why} | count(trainer)
+        return {"not_attributed": why, "not_counted": why}
     computing_seconds = sum(part.seconds - (part.waiting_seconds or 0.0) for part in parts)
     step_seconds = computing_seconds / sum(part.steps for part in parts)
     take = partial(profile, trainer, step_seconds, budget)
     # With several processes, a rank that fails alone would leave the others in a collective.
-    profiled, why = (take(), None) if trainer.team.size > 1 else attempt(take)
-    return profiled or Profile(None, None, why, None, why, {})
-
-
-def resident_batches(setup: Setup) -> Batches | None:
-    """Return resident batches for a training with a loader, or None if they do not fit."""
-    experiment = setup.run.experiment
-    given = experiment.input
-    if given.name == "resident" or given.transform or given.eval_transform or given.collate:
-        return None
-    if has_live_inputs(setup.split):
-        return None
-    if not fits_resident(setup.split.images("train"), setup.training.image_count, setup.device):
-        return None
-    return setup.batches("train", experiment.model_copy(update={"input": RESIDENT}))
+    profiled, why = attempt(take) if is_alone else (take(), None)
+    return profiled or {"not_attributed": why, "not_counted": why}

@@ -46,8 +46,7 @@ def measure_job(
 
     what = f"measuring {run.title}"
     if rank is None and host.processes > 1:
-        with exclusive_machine(what) as waited_seconds:
-            launch(host, waited_seconds)
+        launch(host, what)
         return None
     # With several processes, the stage that starts them holds the lock for all.
     with (
@@ -55,8 +54,8 @@ def measure_job(
         nullcontext(0.0) if rank else exclusive_machine(what) as lock,
     ):
         try:
-            with team_for(run, rank) as (own_device, team):
-                measured = measure(run, own_device, team, seconds, epochs, lock)
+            with team_for(run, rank) as team:
+                measured = measure(run, team, seconds, epochs, lock)
         except NoAcceleratorError as error:
             _write_missing(run, str(error))
             return None

@@ -1,4 +1,4 @@
-"""Counts of a training step on a scratch copy of the trainer's network: see counting.py."""
+"""Count what a training's step computes and moves, on a copy of the network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from photofinish.inside.memory import Allocations, takes_all_at_once
 from photofinish.inside.tensors import bytes_of
 from photofinish.nested import samples_in
 from photofinish.results.measurements import Operations
-from photofinish.training.batches import Batch, bytes_of_a_sample, map_batch, split_batch
-from photofinish.training.losses import predict, to_input
-from photofinish.training.state import TrainState
+from photofinish.training.batches import bytes_of_a_sample, map_batch, split_batch
 from photofinish.training.trainer import Trainer
 
 _PRODUCT_SIDE, _PRODUCTS = 384, 5
@@ -44,9 +42,11 @@ def count_operations(trainer: Trainer) -> Operations:
         of_optimizer.is_hidden = takes_all_at_once(defaults)
 
         def loss() -> torch.Tensor:
-            mean = state.scaler.scale(_mean_loss(trainer, state, part))
+            with trainer.step.autocast:
+                mean = trainer.step.mean_loss(state, part)
+            scaled = state.scaler.scale(mean)
             state.optimizer.zero_grad()
-            return mean
+            return scaled
 
         if len(state.optimizers) > 1:  # the custom step steps the optimizers
             trainer.step(state, 0, batch)  # creates their state
@@ -62,28 +62,23 @@ def count_operations(trainer: Trainer) -> Operations:
             with of_optimizer:
                 state.scaler.step(state.optimizer)
         memory.optimizer_stepped(state.optimizer, defaults)
-        counts = counts._replace(
-            flops=counts.flops * size // samples_in(part[1]),
-            kernels=passes * counts.kernels + kernels_of_optimizer(defaults, of_optimizer.kernels),
-            convolutions=passes * counts.convolutions,
-            time_steps=passes * counts.time_steps,
-            optimizer_bytes=2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
-            if fuses
-            else of_optimizer.optimizer_bytes,
-        )
-        fields = counts._asdict() | memory.fields()
-        return Operations.model_validate(fields | {"images": size, "passes": passes})
-
-
-def _mean_loss(trainer: Trainer, state: TrainState, batch: Batch) -> torch.Tensor:
-    with trainer.step.autocast:
-        if trainer.step.custom:
-            return trainer.step.custom(state.network, to_input(state, batch))
-        return trainer.criterion.mean(*predict(state.network, state, batch))
+        optimizer_bytes = of_optimizer.optimizer_bytes
+        if fuses:
+            optimizer_bytes = 2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
+        kernels = kernels_of_optimizer(defaults, of_optimizer.kernels)
+        of_all = {
+            "images": size,
+            "passes": passes,
+            "flops": counts["flops"] * size // samples_in(part[1]),
+            "kernels": passes * counts["kernels"] + kernels,
+            "convolutions": passes * counts["convolutions"],
+            "time_steps": passes * counts["time_steps"],
+            "optimizer_bytes": optimizer_bytes,
+        }
+        return Operations.model_validate(counts | memory.fields() | of_all)
 
 
 def fp32_flops_a_second() -> float:
-    """Return the rate of the quickest of a few fp32 products, with the training's threads."""
     matrix = torch.rand(_PRODUCT_SIDE, _PRODUCT_SIDE)
     quickest_seconds = math.inf
     for _ in range(1 + _PRODUCTS):  # the first may start threads

@@ -72,7 +72,6 @@ def _validate(trainer: Trainer, batches: Iterable[Batch]) -> None:
 
 
 def _validation_seconds(trainer: Trainer, most_seconds: float) -> float:
-    """Return how long validation takes, from the batches that there is time for."""
     validation, clock = trainer.validation, trainer.clock
     if validation is None:
         return 0.0

@@ -94,7 +94,6 @@ def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Restore the states of Python's, NumPy's and torch's CPU generators at the end."""
     torch_state, numpy_state = torch.default_generator.get_state(), np.random.get_state()
     python_state = random.getstate()
     try:

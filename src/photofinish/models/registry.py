@@ -53,7 +53,6 @@ def build_model(
 
 
 def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
-    """Return convolutions with max-pooling and ReLU, then linear layers with ReLU between."""
     convolutions: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     kernel_size, padding = 1, 0
@@ -87,7 +86,6 @@ def _built_in(model: Any, shape: Any, classes: int) -> nn.Module:
 
 
 def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> None:
-    """Draw a layer's weights as `init` says, and set its bias to zero."""
     if isinstance(init, dict):
         init = init.get("conv" if isinstance(layer, nn.Conv2d) else "linear", "default")
     if init == "default":
@@ -102,7 +100,6 @@ def _initialize(layer: nn.Conv2d | nn.Linear, init: str | dict[str, Any]) -> Non
 def _torchvision_classifier(
     model: TorchvisionModel, shape: Any, classes: int, weights: Path | None
 ) -> nn.Module:
-    """Return one of torchvision's networks."""
     from torchvision.models import get_model, get_model_weights  # takes a second
 
     is_published = model.weights is not None
@@ -118,7 +115,13 @@ def _torchvision_classifier(
         arguments["image_size"] = get_model_weights(model.name)[model.weights].meta["min_size"][0]
     network: nn.Module = get_model(model.name, weights=None, **arguments)
     if weights is not None:
-        _load_published(network, weights)
+        state = torch.load(weights, map_location="cpu", weights_only=True)
+        for name in list(state):  # in place, because the dict also holds the modules' versions
+            if name.startswith(_AUXILIARY):
+                del state[name]
+            elif _OLD_DENSENET_NAME.search(name):
+                state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
+        network.load_state_dict(state)
     if is_published:
         replace_last_layer(network, classes)
     _try(model, network.eval(), shape)
@@ -152,13 +155,3 @@ def replace_last_layer(network: nn.Module, classes: int) -> None:
     else:
         new = nn.Conv2d(last.in_channels, classes, last.kernel_size[0], bias=bias)
     network.set_submodule(name, new)
-
-
-def _load_published(network: nn.Module, weights: Path) -> None:
-    state = torch.load(weights, map_location="cpu", weights_only=True)
-    for name in list(state):  # in place, because the dict also holds the modules' versions
-        if name.startswith(_AUXILIARY):
-            del state[name]
-        elif _OLD_DENSENET_NAME.search(name):
-            state[_OLD_DENSENET_NAME.sub(r"\1\2.", name)] = state.pop(name)
-    network.load_state_dict(state)

@@ -13,7 +13,7 @@ from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
 from photofinish.config.experiment import BatchTransformSettings, Optimizer, Schedule
 from photofinish.config.loader import Params
-from photofinish.config.metrics import TORCHMETRICS
+from photofinish.config.losses_and_metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
@@ -64,7 +64,6 @@ def check_paths(params: Params, references: Path = Path("reference")) -> Iterato
 
 
 def check_custom_code_calls(params: Params) -> Iterator[ConfigProblem]:
-    """Yield problems in the arguments of custom code."""
     for path, code in params.custom_code.items():
         reference, arguments = code.reference, code.arguments
         if problem := reference.problem():
@@ -102,7 +101,6 @@ def network_problem(name: str) -> str | None:
 
 @cache
 def _networks_of_timm() -> dict[Path, list[str]]:
-    """Return the networks that each source file of timm defines."""
     package = file_of_module(f"{TIMM}.models")
     if package is None:
         return {}

@@ -46,7 +46,6 @@ class StageCode(RootModel[dict[str, str]]):
 
 
 def stage_code(script: Path) -> StageCode:
-    """Return the files that a stage runs: its script, and photofinish's files."""
     without = () if script.stem == "compare" else _SHOWS
     name = f"{script.parent.name}/{script.name}"
     return StageCode({**_hashes(_imports(script), without), name: _sha256(script)})
@@ -54,12 +53,10 @@ def stage_code(script: Path) -> StageCode:
 
 @cache
 def module_code(module: str) -> StageCode:
-    """Return the files of photofinish that a module runs."""
     return StageCode(_hashes([module], _SHOWS))
 
 
 def _hashes(modules: list[str], without: tuple[str, ...]) -> dict[str, str]:
-    """Return the sha256 of modules, and of what they import and read."""
     files, seen, remaining = set(), set(), [*modules]
     while remaining:
         module = remaining.pop()
@@ -86,7 +83,6 @@ def _modules() -> dict[str, Path]:
 
 @cache
 def _imports(file: Path) -> list[str]:
-    """Return the modules and names of photofinish that a file imports."""
     modules = []
     text = file.read_text(encoding="utf-8").replace(
         "from .", f"from photofinish.{file.parent.name}."

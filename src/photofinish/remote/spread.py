@@ -23,8 +23,19 @@ from photofinish.config.loader import read_params
 from photofinish.errors import UserError
 from photofinish.files import project_root, state_folder
 from photofinish.machine.fingerprint import Machine, read_machines
-from photofinish.remote.jobs import PLAN, RemoteJob, committed, run_job, stop_job
-from photofinish.remote.worker import CODE, DASK, code_version, key_of, resources_of, warn_if_open
+from photofinish.remote.worker import (
+    CODE,
+    DASK,
+    PLAN,
+    RemoteJob,
+    code_version,
+    committed,
+    key_of,
+    resources_of,
+    run_job,
+    stop_job,
+    warn_if_open,
+)
 from photofinish.results.trained import DEVICE_LABELS
 from photofinish.stage.locks import exclusive
 from photofinish.tracking import experiment_name
@@ -69,14 +80,15 @@ def _missing(commit: str) -> list[RemoteJob]:
                 continue
             machine = getattr(params.devices, device).machine
             where = machine or _HERE
-            job = RemoteJob(
-                title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
-                where=where,
-                key=key_of(machines[where], device),
-                stages=(f"measure-{device}@{name}", f"train-{device}@{name}"),
-                **common,
+            jobs.append(
+                RemoteJob(
+                    title=f"{name} on {device}" + (f" of {machine}" if machine else ""),
+                    where=where,
+                    key=key_of(machines[where], device),
+                    stages=(f"measure-{device}@{name}", f"train-{device}@{name}"),
+                    **common,
+                )
             )
-            jobs.append(job)
         stages = (f"train-cpu@{name}", f"train-gpu@{name}", f"evaluate@{name}")
         title = f"evaluation of {name}"
         jobs.append(RemoteJob(title=title, where="any machine", key=None, stages=stages, **common))

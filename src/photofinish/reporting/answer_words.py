@@ -1,4 +1,4 @@
-"""Answers in two lines: their templates, and the values that fill them."""
+"""Answers in two lines, and whether the model is the same: templates, and values that fill them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from photofinish.answer.record import MOST_OF_IT, Candidate, Interval, JobRecord, Worth
+from photofinish.answer.record import (
+    MOST_OF_IT,
+    MOST_RUNS,
+    Candidate,
+    Interval,
+    JobRecord,
+    Parity,
+    ScoreDifference,
+    Worth,
+)
 from photofinish.machine.load import share_of_others
 from photofinish.reporting.causes import how_known, remedy_line, short_cause
-from photofinish.reporting.model_words import model_text
 from photofinish.reporting.say import say
 from photofinish.wording import (
     between,
+    counted,
     factor,
     factors,
     gibibytes,
@@ -27,6 +36,57 @@ from photofinish.wording import (
 )
 
 
+def model_text(job: JobRecord) -> str:
+    """Return whether the GPU trains the same model, or an empty text where no GPU ran."""
+    model = job.model
+    if job.parity:
+        return _likeness(job.parity)
+    if record := model.record:
+        if record.diverges_at:
+            return say("step apart", record=record)
+        if record.epochs is None:
+            return say("step alike", record=record)
+        if not record.epochs:
+            return say("losses apart", record=record)
+        kind = "step and losses alike" if record.has_first_step else "losses alike"
+        return say(kind, record=record, epochs=counted(record.epochs, "epoch"))
+    if model.script:
+        text = say(model.script.kind, it=model.script)
+        return say("on a rented GPU", text=text, gpu=model.rented) if model.rented else text
+    return say("a script's model") if job.gpu else ""
+
+
+def _likeness(parity: Parity) -> str:
+    kind, difference = parity.likeness, parity.difference
+    if kind == "same so far":
+        return say("same so far", apart=difference and abs(100 * difference.mean))
+    if kind == "equivalent" and difference:
+        return say("within", margin=parity.margin, ends=_range(difference))
+    words, divergence = say(f"model: {kind}"), parity.first_divergence
+    is_score = divergence is not None and divergence.name in ("test accuracy", "test error")
+    if divergence and not is_score:
+        words = say("differ from", layer=divergence)
+    if parity.epochs is not None:
+        return say("over epochs", words=words, epochs=parity.epochs)
+    if difference is None:
+        return words
+    points = in_points(difference)
+    if kind == "not shown":
+        wanted = difference.seeds_wanted(parity.margin)
+        seeds = wanted if wanted and wanted <= MOST_RUNS else None
+        return say("seeds wanted", points=points, seeds=seeds)
+    return say("differ by", points=points) if is_score else words
+
+
+def in_points(difference: ScoreDifference) -> str:
+    """Return `GPU -3.5 points (-7.9 to +0.9)`."""
+    return say("points", mean=100 * difference.mean, ends=_range(difference))
+
+
+def _range(difference: ScoreDifference) -> str:
+    return " to ".join(f"{100 * end:+.1f}" for end in difference.interval)
+
+
 def answer_text(job: JobRecord) -> str:
     """Return the first line: a phrase, and the times here and there."""
     worth = job.worth
@@ -35,16 +95,21 @@ def answer_text(job: JobRecord) -> str:
         values = {"least": least, "there": there_seconds, "here": job.cpu.seen_step_seconds}
         return say("only a GPU", phrase=phrase(worth), **values)
     kind = _kind(job, worth)
-    cause = short_cause(job, "gpu" if job.gpu and worth.of_gpu else "cpu")
+    place = say("on the CPU" if worth.is_here else "here")
+    time_here = here_text(job, worth, place)
+    if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
+        time_here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
+    cause = short_cause(job, "gpu" if worth.is_here and worth.answer == "No" else "cpu")
     text = say(
         kind,
         phrase=phrase(worth),
         worth=worth,
-        here=_here(job, worth, kind),
+        here=time_here,
         there=there_text(job),
         setup=say("with setup", worth=worth) if worth.terms.start_seconds else "",
         gpu=gpu_words(worth),
         share=job.stays_share if worth.about == "any GPU" else None,
+        limit=job.bounds.job.at_most,
         speedup="" if worth.terms.least_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
@@ -63,8 +128,7 @@ def phrase(worth: Worth) -> str:
 
 
 def _kind(job: JobRecord, worth: Worth) -> str:
-    """Return the template of the first line."""
-    if worth.about == "the GPU here":
+    if worth.is_here:
         return f"GPU {worth.answer[0].lower()}{worth.answer[1:]}"
     if worth.about == "any GPU" and worth.answer == "No":
         return "no by loading" if job.loads_longer else "no by start-up"
@@ -82,7 +146,7 @@ def gpu_words(worth: Worth) -> str:
     if worth.gpu is None:
         return ""
     name = worth.gpu.name
-    return f"the {name}" if worth.about == "the GPU here" else with_article(name)
+    return f"the {name}" if worth.is_here else with_article(name)
 
 
 def cost_text(gpu: Candidate) -> str:
@@ -93,23 +157,14 @@ def cost_text(gpu: Candidate) -> str:
     return say("cost of machine", cost=cost, gpus=gpus) if gpus > 1 else cost
 
 
-def _here(job: JobRecord, worth: Worth, kind: str) -> str:
-    if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
-        return say("time at", time=seconds(worth.here.seconds), place=say("here"), at_most="")
-    place = say("on the CPU" if worth.about == "the GPU here" else "here")
-    return here_text(job, worth, place)
-
-
 def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
     value, interval = worth.here.seconds, worth.here.interval
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
-        kind = "busy or idle" if load.idle_seconds else "busy"
-        idle_seconds = load.idle_seconds
-        marks = {"mark": mark, "at_most": at_most}
-        text = say(kind, busy=value, idle=idle_seconds, place=place, **marks)
+        kind, idle = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        text = say(kind, busy=value, idle=idle, place=place, mark=mark, at_most=at_most)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)
         # A saving has the range of the time here, so that is shown beside it.
@@ -133,7 +188,7 @@ def there_text(job: JobRecord) -> str:
         if is_wide(interval):
             return say("at least", least=seconds(interval[0]))
         return f"~{between(interval)}"
-    if worth.about == "the GPU here" and run and (run.busy or not is_wide(interval)):
+    if worth.is_here and run and (run.busy or not is_wide(interval)):
         return f"{'~' * run.is_extrapolated}{seconds(value)}"
     if is_wide(interval):
         return say("not known there")
@@ -146,6 +201,8 @@ def speedup_text(worth: Worth) -> str:
     value, interval = worth.speedup, worth.interval
     if value is None:
         return say("wide")
+    if worth.gpu and (idle_seconds := worth.time_here.idle_seconds):
+        interval = idle_seconds / worth.gpu.time.seconds, value
     if interval and is_wide(interval):
         least, _ = interval
         return say("at least faster", least=factor(least)) if least > 1 else say("wide")
@@ -205,8 +262,8 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
     """Return what is not known, if the answer is open."""
     if job.slow_kernels:
-        return say("slow kernels", precision=job.figures["cpu"]["precision"], slow=job.slow_kernels)
-    if worth.about == "the GPU here":
+        return say("slow kernels", precision=job.cpu.precision, slow=job.slow_kernels)
+    if worth.is_here:
         return cause
     if worth.time_here.is_busy and worth.gpu:
         return ""
@@ -219,7 +276,6 @@ def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
 
 
 def _no_estimate(job: JobRecord) -> str:
-    """Return why none of the accelerators has an estimate."""
     if not job.options:
         return say("nothing recorded")
     largest = max(job.options, key=lambda option: option.accelerator.memory_gib)
@@ -239,7 +295,10 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     if kind == "measure again" and command is not None:
         return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
-        return _measure_again(job)
+        stage, devices = "script" if job.is_script else "train", action.devices
+        took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
+        again = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
+        return say("measure again", took=took_seconds, command=again)
     if kind == "change a setting":
         return _setting(job)
     if fewer := action.fewer:
@@ -285,22 +344,13 @@ def _setting(job: JobRecord) -> str:
 
 
 def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
-    """Return the setting or option that measures longer, and the time that it costs."""
     run = job.cpu
     startup_seconds = 0.0 if is_asked else run.startup_seconds  # --seconds is training alone
     limit = 10 * math.ceil((startup_seconds + job.action.seconds) / 10)
     more = limit - run.total_seconds + run.startup_seconds - startup_seconds
-    if run.script and not run.script.has_time_limit and not is_asked:
+    if run.script and not run.script.time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
-
-
-def _measure_again(job: JobRecord) -> str:
-    """Return how to measure again, with the time that it took on the busy machine."""
-    stage, devices = "script" if job.is_script else "train", job.action.devices
-    took_seconds = sum(run.total_seconds for run in job.runs if run.device in devices)
-    command = measure_again(f"{stage}-{device}@{job.name}" for device in devices)
-    return say("measure again", took=took_seconds, command=command)
 
 
 def summary(jobs: Sequence[JobRecord]) -> str:
@@ -315,8 +365,8 @@ def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -
     """Return what is true of several answers, such as a busy machine."""
     busy = [job for job in jobs if any(run.busy for run in job.runs)]
     lines = []
-    if any(not model_text(job) for job in jobs):
-        lines.append(say("not checked"))
+    if unchecked := [job.name for job in jobs if not model_text(job)]:
+        lines.append(say("not checked", jobs=unchecked if len(unchecked) < len(jobs) else []))
     if busy:
         share = max(share_of_others(run.load) for job in busy for run in job.runs)
         names = [job.name for job in busy] if len(jobs) > 1 else []

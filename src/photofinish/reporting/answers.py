@@ -27,7 +27,7 @@ from photofinish.answer.record import (
 )
 from photofinish.config.base import Record
 from photofinish.errors import UserError
-from photofinish.files import OWN_FOLDER, write_text_atomically
+from photofinish.files import OWN_FOLDER
 from photofinish.reporting.causes import cause, commands, remedy_line
 from photofinish.reporting.page import template
 from photofinish.reporting.sentences import Verdict
@@ -196,8 +196,7 @@ class Answers(Record):
 
     def __str__(self) -> str:
         """Return the lines of each answer behind its name, then the legend."""
-        width = max(map(len, self.answers), default=0) + 2
-        width = min(width, _WIDEST_NAME)
+        width = min(max(map(len, self.answers), default=0) + 2, _WIDEST_NAME)
         texts = []
         for name, answer in self.answers.items():
             first, second = answer.lines
@@ -214,12 +213,7 @@ class Answers(Record):
         return template("answers.html.j2").render(report=self)
 
 
-def write_answers(folder: Path, answers: Answers) -> None:
-    write_text_atomically(folder / ANSWERS, f"{answers.model_dump_json(indent=2)}\n")
-
-
 def read_answers() -> Answers:
-    """Read the answers of the project in the current folder."""
     try:
         content = (_report() / ANSWERS).read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -15,8 +15,6 @@ from photofinish.answer.record import (
     Candidate,
     DeviceLabel,
     EpochStep,
-    Findings,
-    Grid,
     Job,
     JobRecord,
 )
@@ -56,8 +54,6 @@ class AskFiles(NamedTuple):
 
 
 class _DrawnBar(NamedTuple):
-    """Bar of a device, with its texts."""
-
     name: str
     start_seconds: float
     job_seconds: float
@@ -69,10 +65,7 @@ class _DrawnBar(NamedTuple):
 
 
 def write_job_answers(
-    files: AskFiles,
-    answers: Sequence[JobAnswer],
-    command: Sequence[str] = (),
-    grid: Grid | None = None,
+    files: AskFiles, answers: Sequence[JobAnswer], command: Sequence[str] = ()
 ) -> None:
     """Write the JSON and the page. `command` is a script's."""
     if files.json:
@@ -86,9 +79,9 @@ def write_job_answers(
         ]
         write_text_atomically(files.json, to_json(as_json))
     if files.html:
-        from photofinish.reporting.report_page import page_of
+        from photofinish.reporting.report import page_of
 
-        page = page_of(Findings(tuple(answer.record for answer in answers), grid), command)
+        page = page_of([answer.record for answer in answers], command)
         write_text_atomically(files.html, page.html)
 
 
@@ -181,14 +174,15 @@ def seen_line(run: Job, watched: Watched | None) -> str:
     unseen = []
     if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
-    if watched or (run.settings and run.settings.stops_early):
+    is_cut = bool(watched and watched.status != 0)
+    if is_cut or (run.settings and run.settings.stops_early):
         unseen.append(say("unseen stop"))
-    if watched and watched.status != 0:
+    if is_cut:
         unseen.append(say("unseen end"))
     if run.is_bound:
         return say("watched none")
     seen = say("watched", count=run.done_text)
-    if watched and watched.figures and watched.figures.steps < _FEW_STEPS:
+    if figures and figures.steps < _FEW_STEPS:
         seen += f" {say('few steps seen')}"
     seen += f" {say('mapped', script=run.script)}" if run.script and run.script.cuda_at else ""
     return f"{seen} {say('unseen', what=unseen)}" if unseen else seen

@@ -16,7 +16,6 @@ _FIXES = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "un
 
 
 def cause(run: Job, it: Diagnosis) -> str:
-    """Return what a job or an epoch waits for, with times."""
     if it.cause == "start-up-bound":
         return say(it.cause, share=it.share, whole=run.whole_seconds)
     if it.not_known:
@@ -58,12 +57,10 @@ def _share(cause: Diagnosis) -> str:
 
 
 def advice(cause: Diagnosis) -> str:
-    """Return what to change in params.yaml, or why nothing helps."""
     if cause.remedies:
-        tries = zip(("try", "or try"), cause.remedies, strict=False)
         return " ".join(
             say(kind, line=remedy_line(remedy), prediction=prediction(remedy))
-            for kind, remedy in tries
+            for kind, remedy in zip(("try", "or try"), cause.remedies, strict=False)
         )
     why = say(f"none: {cause.no_remedy}" if cause.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
@@ -84,7 +81,6 @@ def prediction(remedy: Remedy) -> str:
 
 
 def how_known(remedy: Remedy) -> str:
-    """Return how the gain is known, and what a training with the change learns."""
     own = f"by: {remedy.by}"
     return say(own if own in TEMPLATES else f"learns: {remedy.learns}")
 

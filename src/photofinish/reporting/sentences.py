@@ -15,9 +15,14 @@ from photofinish.answer.record import (
     Speedup,
     metric_texts,
 )
-from photofinish.reporting.answer_words import action_text, answer_text, slow_loading
+from photofinish.reporting.answer_words import (
+    action_text,
+    answer_text,
+    in_points,
+    model_text,
+    slow_loading,
+)
 from photofinish.reporting.causes import advice, cause, estimate_hints, slow_gpu_lines, stall_lines
-from photofinish.reporting.model_words import in_points, model_text
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import faster, is_wide, measure_again, seconds
@@ -42,7 +47,6 @@ class Verdict:
     model: str
     """Comparison of the models, the end of the second line, or empty where no GPU ran."""
     details: tuple[str, ...]
-    """Paragraphs of evidence."""
     cautions: tuple[str, ...]
     """Reasons for doubt."""
 
@@ -139,7 +143,6 @@ def chance(cpu: OverSeeds, gpu: OverSeeds | None) -> str:
 
 
 def layer_finding(layer: Layer, parity: Parity) -> str:
-    """Return how a layer differs between two trainings."""
     if layer.cpu is not None and layer.gpu is not None:
         if layer.name != "test accuracy":
             name = "mean absolute error" if layer.name == "test error" else layer.name
@@ -177,7 +180,6 @@ def _why(job: JobRecord, run: Job) -> list[str]:
 
 
 def _cautions(job: JobRecord) -> Iterator[str]:
-    """Yield further reasons to doubt the answer."""
     if job.cpu.script and job.cpu.script.cuda_at:
         yield say("mapped", script=job.cpu.script)
     if job.cpu.is_extrapolated:
@@ -193,7 +195,7 @@ def _cautions(job: JobRecord) -> Iterator[str]:
         yield say("interrupted")
     if job.cpu.settings and job.cpu.settings.values["deterministic"] != "True":
         yield say("not deterministic")
-    hosts = [job.figures[run.device]["host_name"] for run in job.runs]
+    hosts = [run.host_name for run in job.runs]
     if len(set(hosts)) > 1:
         yield say("machines", hosts=hosts)
 

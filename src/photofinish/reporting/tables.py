@@ -6,10 +6,9 @@ A table for readers has units, few digits and at most eight columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from photofinish.answer.record import PARTS, JobRecord, Spread
+from photofinish.answer.record import PARTS, JobRecord, Spread, epoch_speedup
 from photofinish.reporting import sentences
 from photofinish.reporting.answer_words import (
     cost_text,
@@ -29,75 +28,59 @@ Rows = list[dict[str, Any]]
 """Rows, each a dictionary with equal keys. A value is None if there is no figure."""
 
 
-@dataclass(frozen=True)
-class Places:
-    """Places where a figure is shown, by its name in `JobRecord.figures`."""
-
-    name: str
-    """Name of its column in comparison.csv, and in `dvc metrics`."""
-    label: str | None = None
-    """Heading of its row on the page, or None if it has no row."""
-    write: Callable[[Any], str] = str
-    """Function that formats a value for the page."""
-    csv: bool = True
-    dvc: bool = False
-
-
-def _with_ends(name: str, label: str | None = None, **places: Any) -> tuple[Places, ...]:
+def _with_ends(name: str, label: str | None = None, **places: Any) -> tuple[Figure, ...]:
     """Return the columns of a figure, and of both ends of its interval."""
-    return Places(name, label, **places), Places(f"{name}_low"), Places(f"{name}_high")
+    return Figure(name, label, **places), Figure(f"{name}_low"), Figure(f"{name}_high")
 
 
-COLUMNS: tuple[Places | Figure, ...] = (
-    *map(Places, ("experiment", "device", "status")),
-    *map(Places, ("answer", "answer_for", "answer_by", "answer_reason")),
-    Places("device_name", "hardware"),
-    *map(Places, ("precision", "parameters")),
-    Places("epochs", "epochs"),
-    Places("epochs_trained", "epochs trained"),
-    Places("repeats"),
-    Places("test_accuracy", "test accuracy", "{:.2%}".format, dvc=True),
-    Places("test_loss", "test loss", "{:.4f}".format, dvc=True),
-    Places("macro_f1", "macro F1", "{:.4f}".format, dvc=True),
-    Places("test_metrics", "test metrics"),
+COLUMNS: tuple[Figure, ...] = (
+    *map(Figure, ("experiment", "device", "status")),
+    *map(Figure, ("answer", "answer_for", "answer_by", "answer_reason")),
+    Figure("device_name", "hardware"),
+    *map(Figure, ("precision", "parameters")),
+    Figure("epochs", "epochs"),
+    Figure("epochs_trained", "epochs trained"),
+    Figure("repeats"),
+    Figure("test_accuracy", "test accuracy", "{:.2%}".format, dvc=True),
+    Figure("test_loss", "test loss", "{:.4f}".format, dvc=True),
+    Figure("macro_f1", "macro F1", "{:.4f}".format, dvc=True),
+    Figure("test_metrics", "test metrics"),
     *FIGURES,
     *_with_ends("job_seconds", "whole job", write=seconds, dvc=True),
-    Places("job_extrapolated", "whole job extrapolated"),
+    Figure("job_extrapolated", "whole job extrapolated"),
     *_with_ends("step_speedup", dvc=True),
     *_with_ends("epoch_speedup", dvc=True),
     *_with_ends("end_to_end_speedup", dvc=True),
-    *map(Places, ("same_model", "first_divergence")),
+    *map(Figure, ("same_model", "first_divergence")),
     *_with_ends("payback_epochs"),
-    Places("target_accuracy", "target accuracy"),
-    Places("target_epoch"),
-    Places("target_seconds", "time to the target", seconds),
-    Places("cost", "cost of the run", "{:.2g}".format),
-    Places("cost_currency", "currency of the cost"),
-    Places("target_cost", "cost to the target", "{:.2g}".format),
-    *map(Places, ("overhead_seconds", "checkpoint_seconds", "epoch_ceiling", "job_ceiling")),
-    *map(Places, ("cause", "epoch_cause")),
-    Places("busy_share", "device busy", "{:.0%}".format),
-    Places("waiting_share", "waiting for batches", "{:.0%}".format),
-    *(Places(part.replace("_seconds", "_share")) for part in [*PARTS.values()][1:]),
-    Places("load_warnings", "unreliable because"),
-    Places("resumed_at_epochs", "resumed at epochs"),
-    Places("host_name", "machine"),
-    Places("measured_at_unix_seconds", "began", utc_minute),
-    Places("reason"),
-    Places("steps", "steps", csv=False),
+    Figure("target_accuracy", "target accuracy"),
+    Figure("target_epoch"),
+    Figure("target_seconds", "time to the target", seconds),
+    Figure("cost", "cost of the run", "{:.2g}".format),
+    Figure("cost_currency", "currency of the cost"),
+    Figure("target_cost", "cost to the target", "{:.2g}".format),
+    *map(Figure, ("overhead_seconds", "checkpoint_seconds", "epoch_ceiling", "job_ceiling")),
+    *map(Figure, ("cause", "epoch_cause")),
+    Figure("busy_share", "device busy", "{:.0%}".format),
+    Figure("waiting_share", "waiting for batches", "{:.0%}".format),
+    *(Figure(part.replace("_seconds", "_share")) for part in [*PARTS.values()][1:]),
+    Figure("load_warnings", "unreliable because"),
+    Figure("resumed_at_epochs", "resumed at epochs"),
+    Figure("host_name", "machine"),
+    Figure("measured_at_unix_seconds", "began", utc_minute),
+    Figure("reason"),
+    Figure("steps", "steps", csv=False),
 )
 """Figures in the order of comparison.csv and of the page. A new figure is one more line."""
 CSV_COLUMNS = tuple(column.name for column in COLUMNS if column.csv)
 
 
 def comparison_rows(jobs: Iterable[JobRecord]) -> Rows:
-    """Return a row for each experiment and device, with its answer."""
     every = (figures for job in jobs for figures in job.figures.values())
     return [{name: figures.get(name) for name in CSV_COLUMNS} for figures in every]
 
 
 def comparison_metrics(job: JobRecord) -> dict[str, Any]:
-    """Return the figures for `dvc metrics`, by device."""
     shown = [column.name for column in COLUMNS if column.dvc]
     metrics: dict[str, Any] = {}
     for run in job.runs:
@@ -124,25 +107,25 @@ def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
     for verdict in verdicts:
         job, worth = verdict.job, verdict.job.worth
         on_it = there_text(job)
-        row = {
-            "job": job.name,
-            VERDICT: phrase(worth),
-            "on this CPU": here_text(job, worth),
-            on_gpu: on_it and say("time there", time=on_it, gpu=gpu_words(worth)),
-            "saves": saving_text(worth),
-            "cost": cost_text(worth.gpu) if worth.gpu else "",
-            "next": say("what next", action=verdict.action),
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "job": job.name,
+                VERDICT: phrase(worth),
+                "on this CPU": here_text(job, worth),
+                on_gpu: on_it and say("time there", time=on_it, gpu=gpu_words(worth)),
+                "saves": saving_text(worth),
+                "cost": cost_text(worth.gpu) if worth.gpu else "",
+                "next": say("what next", action=verdict.action),
+            }
+        )
     filled = [heading for heading in rows[0] if any(row[heading] for row in rows)]
     return [{heading: row[heading] for heading in filled} for row in rows]
 
 
 def speedup_table(job: JobRecord) -> Table:
     """Return three rows if a GPU trained the experiment."""
-    rows = []
-    for speedup in job.speedups.values():
-        row = {
+    rows = [
+        {
             "of": say(speedup.kind),
             "CPU": seconds(speedup.cpu_seconds),
             "GPU": seconds(speedup.device_seconds),
@@ -152,7 +135,8 @@ def speedup_table(job: JobRecord) -> Table:
             else interval_text(speedup.interval),
             "verdict": sentences.in_words(speedup),
         }
-        rows.append(row)
+        for speedup in job.speedups.values()
+    ]
     if rows and job.cpu.is_extrapolated:
         rows[-1]["CPU"] = say("extrapolated CPU", time=rows[-1]["CPU"])
     return rows
@@ -191,16 +175,17 @@ def seeds_table(job: JobRecord) -> Table:
             figures.append((say("time to", target=target), durations, seconds))
         for of, spread, write in figures:
             low, high = min(spread.values), max(spread.values)
-            row = {
-                "device": device,
-                "of": of,
-                "seeds": str(len(spread.values)),
-                "mean": write(spread.mean),
-                "range of the mean": " to ".join(map(write, spread.interval)),
-                "lowest to highest": f"{write(low)} to {write(high)}",
-                "between two seeds": write(spread.between_two),
-            }
-            rows.append(row)
+            rows.append(
+                {
+                    "device": device,
+                    "of": of,
+                    "seeds": str(len(spread.values)),
+                    "mean": write(spread.mean),
+                    "range of the mean": " to ".join(map(write, spread.interval)),
+                    "lowest to highest": f"{write(low)} to {write(high)}",
+                    "between two seeds": write(spread.between_two),
+                }
+            )
     return rows
 
 
@@ -210,28 +195,29 @@ def references_table(job: JobRecord) -> Table:
     The score of a training with other settings, such as another seed, is left out.
     """
     rows = []
-    for recorded in job.recorded:
-        run, mark = recorded.job, ""
+    for run in job.references:
+        epoch, mark = epoch_speedup(job.cpu, run), ""
+        scores = run.scores.in_words if run.scores and job.has_same_losses(run) else None
         if run.is_extrapolated:
             mark = say("extrapolated", timed=run.timed_text)
         day = utc_day(run.started_at_unix_seconds)
-        row = {
-            "hardware": run.hardware,
-            "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
-            "epoch (mean)": seconds(recorded.epoch.device_seconds),
-            "speed-up": times(recorded.epoch.ratio),
-            "total": f"{seconds(run.whole_seconds)}{mark}",
-            "test": say("score after", scores=recorded.scores, timed=run.timed_text)
-            if recorded.scores
-            else say("another training"),
-            "unreliable": "; ".join(run.busy) or "no",
-        }
-        rows.append(row)
+        rows.append(
+            {
+                "hardware": run.hardware,
+                "recorded elsewhere": say("day and machine", day=day, machine=run.machine),
+                "epoch (mean)": seconds(epoch.device_seconds),
+                "speed-up": times(epoch.ratio),
+                "total": f"{seconds(run.whole_seconds)}{mark}",
+                "test": say("score after", scores=scores, timed=run.timed_text)
+                if scores
+                else say("another training"),
+                "unreliable": "; ".join(run.busy) or "no",
+            }
+        )
     return rows
 
 
 def metrics_table(job: JobRecord) -> Table:
-    """Return a row for each number in a script's metrics files."""
     runs = [run for run in job.runs if run.scores is None]
     rows = []
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
@@ -244,7 +230,6 @@ def metrics_table(job: JobRecord) -> Table:
 
 
 def figures_table(job: JobRecord) -> Table:
-    """Return a row for each known figure, with a column for each device that trained."""
     rows = []
     for column in COLUMNS:
         cells = {"": column.label or ""}

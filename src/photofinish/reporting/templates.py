@@ -27,9 +27,9 @@ TEMPLATES = {
     "any GPU: Can't tell": "Can't tell",
     # The first line: the phrase, the time here, the time there with a machine's setup.
     "no by start-up": "{phrase}: {share:.0%} of the {here} is start-up (at most "
-    "{worth.limit:limit} faster).",
+    "{limit:limit} faster).",
     "no by loading": "{phrase}: {here}, and data loading is {share:.0%} of each epoch (at most "
-    "{worth.limit:limit} faster).",
+    "{limit:limit} faster).",
     "too short to rent": "{phrase}: {here}, so[ after {worth.terms.start_seconds:time} of setup] a "
     "GPU saves at most {most:time} (minimum {worth.terms.worth_seconds:time}).",
     "shorter than setup": "{phrase}: {here}, and setting up a machine takes "
@@ -52,9 +52,9 @@ TEMPLATES = {
     "here": "here",
     "on the CPU": "on the CPU",
     "with setup": "including {worth.terms.start_seconds:time} of setup",
-    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as now",
+    "busy": "[{at_most} ]{mark}{busy:time}[ {place}], as busy as when measured",
     "busy or idle": "[{at_most} ]{mark}{idle:time}[ {place}] when idle, {mark}{busy:time} as busy "
-    "as now",
+    "as when measured",
     "time at": "[{at_most} ]{time}[ {place}]",
     "at most": "at most",
     "of a sweep": "{time}, for the sweep's {jobs:n job}",
@@ -154,7 +154,7 @@ TEMPLATES = {
     "mark of ~": "~ estimated",
     "mark of *": "* from another machine",
     "mark of (": "(a-b) holds 9 runs in 10",
-    "not checked": "Same model: not checked where no GPU ran.",
+    "not checked": "Same model: not checked[ for {jobs:list}] where no GPU ran.",
     # What would change an estimate.
     "launches": "At batch size {it.batch_size}, launching kernels takes most of a step "
     "({it.step_seconds:time}). At {it.larger_batch_size}, a step takes "
@@ -162,7 +162,7 @@ TEMPLATES = {
     "launches of some batch": "Launching kernels takes most of a step ({it.step_seconds:time}). "
     "With {it.larger_batch_size} times as many samples, a step takes "
     "{it.larger_step_seconds:time}.",
-    "hidden loading": "The time on {gpu} has a wide range because {script.workers:n worker} "
+    "hidden loading": "The time on {gpu} has a wide range because {script.loader_workers:n worker} "
     "here hid the loading behind slower steps, so it could not be timed. It is between none and "
     "{script.step_loading_seconds:time} a step, which the first batches took.",
     "eager estimate": "The script compiles its network. Estimates are of uncompiled steps, so "
@@ -348,8 +348,8 @@ TEMPLATES = {
     "slow GPU: others": "other programs are on it",
     "slow GPU: clock": "it reduced its clock",
     "slow GPU: host": "it mostly waits for the CPU",
-    "slow GPU: loading": "perhaps with waits for data, which were not timed apart",
-    "slow GPU: not known": "perhaps by copies to it, as `torch.profiler` would show",
+    "slow GPU: loading": "it may wait for data, which was not timed separately",
+    "slow GPU: not known": "it may wait for copies, which `torch.profiler` would show",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",

@@ -9,61 +9,55 @@ from typing import Any
 from photofinish.results.job import Job
 from photofinish.wording import byte_size, seconds
 
-thousands = "{:,.0f}".format
-
 
 @dataclass(frozen=True)
 class Figure:
+    """Figure with the places where it is shown."""
+
     name: str
-    """Name of its column in comparison.csv, and in `dvc metrics`."""
-    value: Callable[[Job], Any]
+    """Name of its column in comparison.csv, and in `dvc metrics` and `JobRecord.figures`."""
     label: str | None = None
     """Heading of its row on the page, or None if it has no row."""
-    mlflow: str = ""
-    """Metric of the run in MLflow. By default its name."""
-    write: Callable[[Any], str] = seconds
+    write: Callable[[Any], str] = str
     """Function that formats a value for the page."""
     csv: bool = True
     """True if it is a column of comparison.csv."""
     dvc: bool = False
     """True if `dvc metrics` shows it."""
+    value: Callable[[Job], Any] = lambda _job: None
+    mlflow: str = ""
+    """Metric of the run in MLflow. By default its name."""
     needs_steps: bool = False
     """True if it is missing for a job that is timed as a whole."""
 
 
-_OF_STEPS: dict[str, Any] = {"dvc": True, "needs_steps": True}
 FIGURES = (
     Figure(
-        "step_seconds",
-        lambda job: job.median_step_seconds if job.step_seconds else None,
-        "step (median)",
-        "median_step_seconds",
-        **_OF_STEPS,
+        "step_seconds", "step (median)", seconds, dvc=True, needs_steps=True,
+        value=lambda job: job.median_step_seconds if job.step_seconds else None,
+        mlflow="median_step_seconds",
     ),
     Figure(
-        "epoch_seconds",
-        lambda job: job.median_epoch_seconds,
-        "epoch (median)",
-        "median_epoch_seconds",
-        **_OF_STEPS,
+        "epoch_seconds", "epoch (median)", seconds, dvc=True, needs_steps=True,
+        value=lambda job: job.median_epoch_seconds, mlflow="median_epoch_seconds",
     ),
     Figure(
-        "images_per_second",
-        lambda job: job.samples_per_second,
-        "samples/s",
-        "median_images_per_second",
-        thousands,
-        needs_steps=True,
+        "images_per_second", "samples/s", "{:,.0f}".format, needs_steps=True,
+        value=lambda job: job.samples_per_second, mlflow="median_images_per_second",
     ),
-    Figure("startup_seconds", lambda job: job.startup_seconds, "start-up", needs_steps=True),
-    Figure("total_seconds", lambda job: job.total_seconds, "total", dvc=True),
     Figure(
-        "peak_memory_bytes", lambda job: job.peak_memory_bytes, "memory (peak)", write=byte_size
+        "startup_seconds", "start-up", seconds, needs_steps=True,
+        value=lambda job: job.startup_seconds,
     ),
-    Figure("peak_host_memory_bytes", lambda job: job.peak_host_memory_bytes),
-    Figure("data_seconds", lambda job: job.data_seconds, csv=False),
-    Figure("warm_up_seconds", lambda job: job.warm_up_seconds, csv=False),
-)
+    Figure("total_seconds", "total", seconds, dvc=True, value=lambda job: job.total_seconds),
+    Figure(
+        "peak_memory_bytes", "memory (peak)", byte_size, value=lambda job: job.peak_memory_bytes
+    ),
+    Figure("peak_host_memory_bytes", value=lambda job: job.peak_host_memory_bytes),
+    Figure("data_seconds", csv=False, value=lambda job: job.data_seconds),
+    Figure("warm_up_seconds", csv=False, value=lambda job: job.warm_up_seconds),
+)  # fmt: skip
+"""Figures of a job alone, which MLflow also shows."""
 
 
 def figures_in(job: Job) -> list[tuple[Figure, Any]]:

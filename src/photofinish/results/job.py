@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from photofinish.machine.fingerprint import CpuTarget, GpuTarget
 from photofinish.machine.load import LoadWindow
 from photofinish.results import EpochMetrics, TimedPart
-from photofinish.results.measured import Stall
+from photofinish.results.measured import EpochByParts, ScriptFacts
 from photofinish.results.measurements import (
     LoaderTimes,
     LoopSteps,
@@ -18,20 +18,11 @@ from photofinish.results.measurements import (
     SteadyState,
     StepAttribution,
 )
-from photofinish.results.timed_parts import EpochByParts
-from photofinish.results.trained import (
-    DeviceEvaluation,
-    DeviceLabel,
-    FirstScriptSteps,
-    FirstStep,
-    Trained,
-)
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, FirstStep, Trained
 from photofinish.wording import counted
 
 
 class TimedShare(NamedTuple):
-    """Share of a job that was timed."""
-
     done: float
     of: float
     unit: Literal["epoch", "step"]
@@ -39,8 +30,6 @@ class TimedShare(NamedTuple):
 
 @dataclass(frozen=True)
 class JobSettings:
-    """Settings of an experiment that an answer depends on."""
-
     values: Mapping[str, str]
     """All settings by their dotted names."""
     dataset: str
@@ -67,29 +56,6 @@ class JobSettings:
 
 
 @dataclass(frozen=True)
-class JobScript:
-    """Facts of a script."""
-
-    workers: int | None
-    """Number of the loader's workers. None without a loader."""
-    step_loading_seconds: float | None
-    """Most time that workers take to load a step's batches. They may hide it behind computing."""
-    step_parts: Mapping[str, float]
-    """Time of parts of a step that were timed alone."""
-    compiles: bool
-    """True if it compiles its network."""
-    idle_share: float
-    """Share of steps at whose end a GPU had hardly anything left to do."""
-    stalls: tuple[Stall, ...]
-    cuda_at: str
-    """Line that asks for a GPU without checking, if cuda meant the CPU in this run."""
-    has_time_limit: bool
-    first_steps: FirstScriptSteps | None
-    is_counted: bool
-    """True if a step was counted, so that its precision is known."""
-
-
-@dataclass(frozen=True)
 class Job:
     """Job on one device, seen whole or in part. What is not known is None or empty.
 
@@ -97,11 +63,10 @@ class Job:
     """
 
     name: str
-    """Name of the experiment or script."""
     device: DeviceLabel
     settings: JobSettings | None
     """None for a script."""
-    script: JobScript | None
+    script: ScriptFacts | None
     precision: str
     parameter_count: int | None
     metrics: Mapping[str, float | None]
@@ -271,8 +236,6 @@ class Job:
 
 
 class JobPair(NamedTuple):
-    """Jobs of an experiment or script on both devices."""
-
     cpu: Job
     gpu: Job | None = None
     why_no_gpu: str | None = None

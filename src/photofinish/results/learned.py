@@ -48,5 +48,4 @@ def load_network(
 
 
 def seed_weights(folder: Path, seed: int) -> Path:
-    """Return the path of a further seed's weights in a folder `model`."""
     return folder / records.SEEDS / f"{seed}.safetensors"

@@ -1,32 +1,139 @@
-"""Jobs of experiments that were measured, and of scripts, by a part of their steps."""
+"""Jobs of experiments that were measured, and of scripts, by a part of their steps.
+
+Trainings share the functions for a job's settings, machine, steps and loading.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from photofinish.config.experiment import Experiment
+from photofinish.config.cuda_graphs import why_not_captured
+from photofinish.config.experiment import Experiment, LoaderInput, on_cpu, step_settings
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
+from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
+from photofinish.machine.load import LoadWindow, load_warnings
+from photofinish.nested import dotted
 from photofinish.results import records
-from photofinish.results.job import Job, JobPair, JobScript, TimedShare
-from photofinish.results.job_fields import (
-    job_settings,
-    loading_seconds,
-    process_fields,
-    step_fields,
-)
+from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
 from photofinish.results.measured import (
     MEASURED,
     MEASURED_FOLDER,
+    EpochByParts,
     Measured,
     NotMeasured,
+    epoch_by_parts,
     read_measured,
 )
-from photofinish.results.timed_parts import epoch_by_parts
+from photofinish.results.measurements import LoopSteps, StepMeasurements
+from photofinish.results.references import code_without_folders, hardware, without_folders
 from photofinish.results.trained import DEVICE_LABELS, DeviceLabel
+
+_MAY_DIFFER = {"dataset", "repeats", "seeds", "epochs"}
+"""Settings that change no step: the data set's name, and numbers of repeats, seeds and epochs."""
+
+
+def job_settings(record: records.TrainingRecord) -> JobSettings:
+    experiment, loader = record.experiment, None
+    if isinstance(experiment.input, LoaderInput):
+        loader = experiment.input
+    depends = experiment.schedule.depends_on_epochs
+    of_steps = step_settings(experiment)
+    return JobSettings(
+        values={name: str(value) for name, value in dotted(experiment.model_dump(mode="json"))},
+        dataset=experiment.dataset,
+        network=experiment.model.name,
+        batch_size=experiment.batch_size,
+        precision=experiment.precision,
+        workers=loader.workers if loader else None,
+        persistent_workers=bool(loader and loader.persistent_workers),
+        overlaps_copies=bool(loader and loader.pin_memory and loader.non_blocking),
+        is_captured=why_not_captured(experiment) is None,
+        stops_early=experiment.early_stopping is not None,
+        depends_on_epochs=depends,
+        steps_key=_key(record, of_steps),
+        steps_key_on_cpu=_key(record, on_cpu(of_steps)),
+        losses_key=_key(record, on_cpu(experiment), experiment.epochs if depends else None),
+    )
+
+
+def _key(
+    record: records.TrainingRecord,
+    settings: Experiment,
+    epochs: int | None = None,
+) -> str:
+    code = {
+        name: sha256
+        for name, sha256 in code_without_folders(record.custom_code).items()
+        if not name.startswith(PACKAGE)
+    }
+    values = without_folders(settings.model_dump(mode="json", exclude=_MAY_DIFFER))
+    sources = code, record.data_sha256, record.published_weights_sha256
+    return json.dumps([values, epochs, *sources], sort_keys=True)
+
+
+def process_fields(
+    device: DeviceLabel,
+    process: records.TrainingTimes | Measured,
+    measured_load: tuple[LoadWindow, ...],
+) -> dict[str, Any]:
+    load = process.load
+    return {
+        "host": process.host,
+        "host_name": process.host_name,
+        "device_name": process.device_name,
+        "device_count": process.device_count,
+        "hardware": hardware(device, process),
+        "started_at_unix_seconds": process.started_at_unix_seconds,
+        "peak_memory_bytes": process.peak_memory_bytes,
+        "peak_host_memory_bytes": process.peak_host_memory_bytes,
+        "load": load,
+        "measured_load": measured_load,
+        "busy": tuple(load_warnings(load)),
+        "step_warnings": tuple(load_warnings(measured_load)),
+    }
+
+
+def step_fields(
+    steps: StepMeasurements | None, loop_steps: LoopSteps | None = None
+) -> dict[str, Any]:
+    steps = steps or StepMeasurements(parts=())
+    return steps.own_fields() | {"loop_steps": loop_steps, "step_seconds": _step_seconds(steps)}
+
+
+def _step_seconds(steps: StepMeasurements) -> tuple[float, ...]:
+    if steps.steady_state:
+        return tuple(steps.steady_state.step_seconds)
+    steady = [part for part in steps.parts if part.holds != "start"] or steps.parts
+    step = min(1.0, steps.epoch_steps or 1.0)  # an epoch may be smaller than a batch
+    return tuple(
+        step * (part.seconds - (part.waiting_seconds or 0.0)) / part.steps for part in steady
+    )
+
+
+def loading_seconds(
+    experiment: Experiment,
+    steps: StepMeasurements | None,
+    by_parts: EpochByParts | None,
+) -> float | None:
+    """Return the time to load an epoch's batches, or None if workers' loading was not timed."""
+    source = experiment.input
+    waited_seconds = by_parts.mean_waiting_seconds if by_parts else 0.0
+    if not (isinstance(source, LoaderInput) and source.workers):
+        return waited_seconds
+    loader = steps.loader if steps else None
+    if steps is None or loader is None or not steps.epoch_steps:
+        return None
+    own = [tried for tried in loader.tried_workers if tried.workers == source.workers]
+    seconds = own[0].batch_seconds if own else loader.whole_seconds / source.workers
+    seconds *= steps.epoch_steps
+    if not source.persistent_workers:
+        seconds += loader.start_seconds_by(source.workers)
+    return max(waited_seconds, seconds)
 
 
 def measured_job(
@@ -51,13 +158,17 @@ def measured_job(
     timed_steps = script.steps if script else sum(part.steps for part in measured.parts)
     passes_seconds = epochs * (by_parts.seconds + validation_seconds)
     settings = job_settings(record) if record else None
-    samples = _samples(measured, epoch_steps)
+    samples = 0
+    if measured.training:
+        samples = measured.training.samples["train"]
+    elif script and script.samples_per_step:
+        samples = round(epoch_steps * script.samples_per_step)
     whole_steps = math.ceil(epoch_steps) if float(epochs).is_integer() else epoch_steps
     return Job(
         name=measured.job,
         device=measured.device,
         settings=settings,
-        script=_script(measured) if script else None,
+        script=script,
         precision=of_whole.precision,
         parameter_count=of_whole.parameter_count,
         metrics=script.metrics if script else {},
@@ -86,17 +197,9 @@ def measured_job(
         samples_per_second=samples / by_parts.seconds if samples else None,
         is_bound=bool(script and script.is_bound),
         is_outdated=is_outdated,
-        **process_fields(measured.device, measured, measured, measured.load, measured.load),
+        **process_fields(measured.device, measured, measured.load),
         **step_fields(measured, measured.loop_steps),
     )
-
-
-def _samples(measured: Measured, epoch_steps: float) -> int:
-    """Return the number of an epoch's samples, or 0 if it is not known."""
-    if measured.training:
-        return measured.training.samples["train"]
-    script = measured.script
-    return round(epoch_steps * script.samples_per_step) if script and script.samples_per_step else 0
 
 
 def job_of_experiment(
@@ -139,36 +242,22 @@ def in_epochs(steps: float, epoch_steps: float | None) -> tuple[float, float]:
     return (steps / epoch_steps, epoch_steps) if epoch_steps else (1.0, steps)
 
 
-def _script(measured: Measured) -> JobScript:
-    script = measured.script
-    assert script
-    return JobScript(
-        workers=script.loader_workers,
-        step_loading_seconds=script.step_loading_seconds,
-        step_parts=script.step_parts,
-        compiles=script.compiles,
-        idle_share=script.idle_share,
-        stalls=script.stalls,
-        cuda_at=script.cuda_at,
-        has_time_limit=script.time_limit is not None,
-        first_steps=script.first_steps,
-        is_counted=script.parameter_count is not None,
-    )
-
-
 def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
     """Read the jobs of a script on both devices, or why there is none on the GPU.
 
     A result stays if a changed script fails, so it may be outdated. Results of different versions
     of the script are not compared.
     """
-    cpu, gpu = (_read_run(folder / device, plan.name, device) for device in DEVICE_LABELS)
+    cpu_file, gpu_file = (folder / device / MEASURED_FOLDER / MEASURED for device in DEVICE_LABELS)
+    cpu = read_measured(cpu_file)
     if isinstance(cpu, NotMeasured):
         raise UserError(f"{plan.name} did not run on the CPU, the baseline: run `dvc repro`")
     assert cpu.script
-    if isinstance(gpu, NotMeasured):
+    # There is none if the run on the CPU failed first.
+    gpu = read_measured(gpu_file) if gpu_file.is_file() else None
+    if gpu is None or isinstance(gpu, NotMeasured):
         job = job_of_script(cpu, is_outdated=_is_outdated(cpu, plan))
-        return JobPair(job, None, gpu.reason)
+        return JobPair(job, None, gpu.reason if gpu else "it has not run there yet")
     assert gpu.script
     shares = gpu.script.epoch_share, cpu.script.epoch_share
     on_cpu, on_gpu = (
@@ -185,11 +274,3 @@ def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
     return run.script.ran_as != (command, plan.files, plan.time_limit)
-
-
-def _read_run(folder: Path, name: str, device: DeviceLabel) -> Measured | NotMeasured:
-    """Return a device's run. There is none if the run on the other device failed first."""
-    path = folder / MEASURED_FOLDER / MEASURED
-    if device == "gpu" and not path.is_file():
-        return NotMeasured(job=name, device=device, reason="it has not run there yet")
-    return read_measured(path)

@@ -24,7 +24,6 @@ class SteadyState(Record):
 
     @property
     def step_seconds(self) -> list[float]:
-        """Mean time of a step, for each sample."""
         return [seconds / self.steps_per_sample for seconds in self.sample_seconds]
 
     @property
@@ -123,13 +122,8 @@ class StepAttribution(Record):
     tried: tuple[Tried, ...] = ()
     """Steps on an accelerator with settings that it has and the training does not use."""
 
-    def tried_by(self, name: TriedBy) -> Tried | None:
-        return next((change for change in self.tried if change.by == name), None)
-
 
 class Operations(Record):
-    """Operations and memory of one training step."""
-
     images: int
     """Batch size."""
     flops: int
@@ -199,8 +193,6 @@ class LoaderTimes(Record):
 
 
 class StepMeasurements(Record):
-    """Measurements of single steps and of loading."""
-
     parts: tuple[TimedPart, ...]
     """Parts of the training in the order of time."""
     epoch_steps: float | None = None
@@ -218,3 +210,7 @@ class StepMeasurements(Record):
     operations: Operations | None = None
     not_counted: str | None = None
     """Reason why there are no operations."""
+
+    def own_fields(self) -> dict[str, Any]:
+        """Return the values of these measurements, without those of a record that has more."""
+        return {name: value for name, value in self if name in StepMeasurements.model_fields}

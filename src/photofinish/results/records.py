@@ -19,8 +19,15 @@ from photofinish.files import sha256_of_bytes, to_csv, write_text_atomically
 from photofinish.machine.load import LoadWindow
 from photofinish.nested import Nested
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds
-from photofinish.results.pass_times import Overhead, Readings, StepsTaken, Where
-from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
+from photofinish.results.trained import (
+    DeviceEvaluation,
+    DeviceLabel,
+    Overhead,
+    Readings,
+    SeedRun,
+    StepsTaken,
+    Where,
+)
 
 MODEL, TIMINGS_FOLDER, EVALUATED = "model", "timings", "evaluation"
 SEEDS = "seeds"
@@ -56,7 +63,6 @@ class TrainingRecord(Record):
     decode: Decode = "once"
     """With `each_epoch`, the loader read the data set in each epoch."""
     samples: dict[PartName, int] = Field(default_factory=dict)
-    """Number of samples in each part of the data."""
     published_weights_sha256: str | None = None
     initial_weights_sha256: str
     weights_sha256: str
@@ -182,12 +188,10 @@ def training_key(name: str, identity: str | None) -> str:
 
 
 def read_training(folder: Path) -> TrainingRecord | Unavailable:
-    """Read the record in a folder `model`."""
     return read_record(folder / RECORD, _EitherTraining).root
 
 
 def read_seeds(folder: Path, experiment: Experiment) -> tuple[SeedRun, ...]:
-    """Read the trainings from further seeds in a folder `model`."""
     if experiment.seeds == 1:
         return ()
     return read_record(folder / f"{SEEDS}.json", FurtherSeeds).runs
@@ -210,7 +214,6 @@ def read_record(path: Path, schema: type[_ModelT]) -> _ModelT:
 def read_scores(
     path: Path, trained: Iterable[tuple[TrainingRecord, tuple[SeedRun, ...]]]
 ) -> dict[DeviceLabel, DeviceEvaluation]:
-    """Return the scores of these trainings and their further seeds from evaluation.json."""
     evaluation = read_record(path, Evaluation)
     scores_by_device = {}
     for training, seeds in trained:

@@ -21,10 +21,15 @@ from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochMetrics, records
-from photofinish.results.measured import TrainedRecords, read_trained
+from photofinish.results.measured import TrainedRecords, read_records
 from photofinish.results.measurements import StepMeasurements
-from photofinish.results.pass_times import Where
-from photofinish.results.trained import DEVICE_LABELS, DeviceEvaluation, DeviceLabel, FirstStep
+from photofinish.results.trained import (
+    DEVICE_LABELS,
+    DeviceEvaluation,
+    DeviceLabel,
+    FirstStep,
+    Where,
+)
 from photofinish.wording import counted
 
 _PRIVATE = re.compile(r"[/\\]|GPU-|MIG-")
@@ -40,8 +45,6 @@ class RecordedTimes(records.TrainingTimes, StepMeasurements):
 
 
 class Reference(Record):
-    """Recorded experiment on one device of a machine."""
-
     schema_version: Literal[1] = 1
     machine: Name
     """Name of the machine, and of its folder."""
@@ -112,7 +115,8 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        times, measured = read_trained(folder)
+        read = read_records(name, folder, training)
+        times = read.times
         if times.host_name != platform.node():
             print(f"{name} on {device}: not recorded, as it was measured on another machine")
             continue
@@ -121,18 +125,8 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
             continue
         seeds = records.read_seeds(folder / records.MODEL, training.experiment)
         evaluation = results / name / records.EVALUATED / records.EVALUATION
-        read = TrainedRecords(
-            name,
-            training,
-            times,
-            measured,
-            measured.load,
-            records.read_history(folder / records.MODEL),
-            records.read_scores(evaluation, [(training, seeds)])[device],
-            measured.first_step,
-        )
-        reference = reference_of(read, machine)
-        path = write_reference(out, reference)
+        scores = records.read_scores(evaluation, [(training, seeds)])[device]
+        path = write_reference(out, reference_of(replace(read, scores=scores), machine))
         written += 1
         print("; ".join([f"{name} on {device}: {path}", *load_warnings(times.load)]))
     if not written:
@@ -168,7 +162,7 @@ def reference_of(read: TrainedRecords, machine: str | None = None) -> Reference:
         training=training.model_copy(update={"experiment": experiment, "custom_code": custom_code}),
         timings=RecordedTimes(
             **dict(times) | {"host_name": "", "host": host},
-            **{name: value for name, value in steps if name in StepMeasurements.model_fields},
+            **steps.own_fields(),
             measured_load=read.measured_load,
         ),
         scores=read.scores,

@@ -1,7 +1,11 @@
-"""What a training learned: its first step, its scores and its predictions, to compare models."""
+"""What a training learned, to compare models, and where and how it ran.
+
+That is its first step, its scores and its predictions, and the machine, peaks and overhead.
+"""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,8 +15,9 @@ from pydantic import Field
 
 from photofinish.config.base import Record
 from photofinish.data import Shape, TaskName
+from photofinish.machine.fingerprint import CpuTarget, GpuTarget
+from photofinish.machine.host import git_commit, package_versions
 from photofinish.results import EpochMetrics, EpochTiming
-from photofinish.results.pass_times import Overhead, StepsTaken
 
 DeviceLabel = Literal["cpu", "gpu"]
 DEVICE_LABELS: tuple[DeviceLabel, ...] = ("cpu", "gpu")
@@ -24,8 +29,6 @@ The difference of two such sums is about as large as the norm of the tensors' di
 
 
 class FirstStep(Record):
-    """First step of a network, layer by layer."""
-
     batch_order_sha256: str
     """SHA-256 of the first epoch's row numbers and labels, in order."""
     first_batch_sha256: str
@@ -72,7 +75,6 @@ class NetworkScores(Record):
 
     @property
     def values(self) -> dict[str, float]:
-        """All scores by name."""
         ours = {
             "test_accuracy": self.test_accuracy,
             "test_loss": self.test_loss,
@@ -91,15 +93,12 @@ class NetworkScores(Record):
 
     @property
     def in_words(self) -> str:
-        """Main score as a phrase."""
         size = self.main_text()
         is_share = self.main == "test_accuracy"
         return f"{size} {self.main_name}" if is_share else f"{self.main_name} {size}"
 
 
 class SeedScores(NetworkScores):
-    """Test scores of the network from a further seed."""
-
     seed: int
 
 
@@ -109,7 +108,6 @@ class DeviceEvaluation(NetworkScores):
     confusion: tuple[tuple[int, ...], ...] = ()
     """Confusion matrix, with a row for each true class."""
     seeds: tuple[SeedScores, ...] = ()
-    """Test scores of the networks from further seeds."""
 
     def of_all_seeds(self, name: str) -> tuple[float, ...]:
         """Return a score of each seed's network, the experiment's own seed first."""
@@ -149,7 +147,6 @@ class Trained:
     """Settings by their dotted names."""
     seed: int
     stops_early: bool
-    """True with `early_stopping`."""
     precision: str
     task: TaskName
     class_names: tuple[str, ...]
@@ -176,3 +173,54 @@ class Trained:
     resumed_at_epochs: tuple[int, ...]
     overhead: Overhead
     steps_taken: StepsTaken | None
+
+
+class Readings(Record):
+    peak_memory_bytes: int | None = None
+    """Peak memory of the device, or of the process on the CPU. The largest of several peaks."""
+    peak_reserved_bytes: int | None = None
+    """Most memory that PyTorch's allocator held on a script's GPU."""
+    peak_host_memory_bytes: int | None = None
+    """Largest resident set of the training process, or of any rank."""
+
+
+class Where(Record):
+    host: CpuTarget | GpuTarget
+    host_name: str
+    device_name: str
+    device_count: int = 1
+    """Number of GPUs, or of processes on the CPU, that shared the training."""
+    git_commit: str | None
+    packages: dict[str, str]
+    started_at_unix_seconds: float
+
+
+class Overhead(Record):
+    """Time of the training loop outside the timed passes, in the last process of the training.
+
+    It is photofinish's own, so it is in no job's time.
+    """
+
+    seconds: float
+    """Time for display and sampling the load."""
+    checkpoint_seconds: float
+    """Time to save checkpoints."""
+
+
+class StepsTaken(Record):
+    """Way in which the training's steps were launched: one by one, or captured in a CUDA graph."""
+
+    kind: Literal["eager", "graph"]
+    at_once: int
+    """Number of steps in a graph."""
+    why: str
+
+
+def made_here(host: CpuTarget | GpuTarget) -> dict[str, Any]:
+    """Return the fields about machine and software, for a job of this process."""
+    return {
+        "host": host,
+        "host_name": platform.node(),
+        "git_commit": git_commit(),
+        "packages": package_versions(),
+    }

@@ -12,15 +12,14 @@ from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import passed_seconds, records
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
-from photofinish.results.job_fields import (
+from photofinish.results.measured import TrainedRecords, epoch_by_parts, read_records
+from photofinish.results.measured_jobs import (
     job_settings,
     loading_seconds,
     process_fields,
     step_fields,
 )
-from photofinish.results.measured import TrainedRecords, read_trained
 from photofinish.results.references import Reference, hardware
-from photofinish.results.timed_parts import epoch_by_parts
 from photofinish.results.trained import (
     DEVICE_LABELS,
     DeviceEvaluation,
@@ -77,7 +76,7 @@ def job_of_training(
         samples_per_second=times.images_per_second,
         interruptions=len(times.resumed_at_epochs),
         may_stop_early=may_stop_early,
-        **process_fields(record.device, times, times, times.load, read.measured_load),
+        **process_fields(record.device, times, read.measured_load),
         **step_fields(steps),
     )
 
@@ -188,7 +187,6 @@ def _trained(
 
 
 def read_experiment(name: str, folder: Path) -> JobPair:
-    """Read the jobs of an experiment on both devices, or why there is none on the GPU."""
     read: dict[DeviceLabel, tuple[records.TrainingRecord, tuple[SeedRun, ...]]] = {}
     settings: dict[DeviceLabel, Experiment] = {}
     missing: dict[DeviceLabel, str] = {}
@@ -211,19 +209,9 @@ def read_experiment(name: str, folder: Path) -> JobPair:
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(read), cpu)
     trained: dict[DeviceLabel, TrainedRecords] = {}
     for device, (record, seeds) in read.items():
-        times, measured = read_trained(folder / device)
-        trained[device] = TrainedRecords(
-            name,
-            record,
-            times,
-            measured,
-            measured.load,
-            records.read_history(folder / device / records.MODEL),
-            scores[device],
-            measured.first_step,
-            predictions[device],
-            seeds,
-            measured.no_first_step,
+        own = read_records(name, folder / device, record)
+        trained[device] = replace(
+            own, scores=scores[device], predictions=predictions[device], seed_runs=seeds
         )
     return pair_of_trainings(trained["cpu"], trained.get("gpu"), missing.get("gpu"))
 

@@ -12,7 +12,7 @@ from typing import Self
 
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.loss_settings import CrossEntropy
+from photofinish.config.losses_and_metrics import CrossEntropy
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST
@@ -34,7 +34,6 @@ REMEDY = (
     "`photofinish spread` trains it there, and so does `dvc repro` on that machine. "
     "If this machine has changed, run `dvc repro plan`."
 )
-"""Remedy for a run that is planned for another machine."""
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,7 @@ def train(
         # Imported here, because torch takes seconds, while MLflow's process starts.
         from photofinish.runs.distributed import launch
 
-        with exclusive_machine(f"training {run.title}") as waited_seconds:
-            launch(host, waited_seconds, _RESUMING)
+        launch(host, f"training {run.title}", _RESUMING)
     elif rank is None or rank.is_main:
         _train_with_mlflow(run, rank)
     else:

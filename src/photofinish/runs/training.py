@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,15 +21,19 @@ from photofinish.machine.load import LoadMonitor
 from photofinish.results import EpochMetrics, EpochTiming, passed_seconds, records
 from photofinish.results.learned import seed_weights, weights_of
 from photofinish.results.trained import SeedRun
-from photofinish.runs.initial_record import JobClock
 from photofinish.runs.run import Run, epochs_in_time
-from photofinish.runs.setup import Setup
+from photofinish.runs.setup import JobClock, Setup
 from photofinish.runs.views import TrainingDisplay
-from photofinish.training.checkpoint import CheckpointStore
 from photofinish.training.trainer import Trainer
 from photofinish.training.world import World
 
 Epochs = tuple[EpochTiming, ...]
+CHECKPOINT_SECONDS = 1.0
+"""Minimum time between two checkpoints."""
+CHECKPOINT_TIMES = 30
+"""Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
+KEPT = 2
+CHECKPOINT_DAYS = 30
 
 
 class Training:
@@ -213,7 +221,7 @@ def check_repeat(first: Trainer, again: Trainer, name: str, number: int) -> None
 
 
 def train_further_seeds(
-    run: Run, device: torch.device, team: World, spent_seconds: float, last_epoch: int | None
+    run: Run, team: World, spent_seconds: float, last_epoch: int | None
 ) -> tuple[Epochs, ...]:
     """Train from each further seed, write the results, and return the epochs of each seed.
 
@@ -223,7 +231,7 @@ def train_further_seeds(
     for seed in range(run.experiment.seed + 1, run.experiment.seed + run.experiment.seeds):
         alone = {"seed": seed, "seeds": 1, "repeats": 1, "save_weights": "last"}
         experiment = run.experiment.model_copy(update=alone)
-        setup = Setup(replace(run, experiment=experiment), device, team)
+        setup = Setup(replace(run, experiment=experiment), team)
         training = Training(setup, setup.new_network(), f"seed {seed}", spent_seconds, last_epoch)
         training.run()
         progress = training.trainer.progress
@@ -239,3 +247,69 @@ def train_further_seeds(
         seeds = records.FurtherSeeds(runs=tuple(seed_runs))
         records.write_record(folder / f"{records.SEEDS}.json", seeds)
     return tuple(epochs)
+
+
+def prune_checkpoints(folder: Path) -> None:
+    oldest_unix_seconds = time.time() - CHECKPOINT_DAYS * 24 * 3600
+    for run in folder.glob("*"):
+        if run.stat().st_mtime < oldest_unix_seconds:
+            shutil.rmtree(run, ignore_errors=True)
+
+
+class CheckpointStore:
+    """Checkpoints of one training run: atomic, checked by sha256, the last two kept.
+
+    They are outside DVC's outs, which DVC deletes before a stage runs. Each file's name has its
+    sha256, because torch.load doesn't check its input.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._saved_seconds = time.monotonic()
+        self._last_save_seconds = 0.0
+
+    def is_due(self) -> bool:
+        """Return True if enough time has passed since the last save."""
+        wait_seconds = max(CHECKPOINT_SECONDS, CHECKPOINT_TIMES * self._last_save_seconds)
+        return time.monotonic() - self._saved_seconds >= wait_seconds
+
+    def save(self, epochs_done: int, state: dict[str, Any]) -> None:
+        """Write a checkpoint, then delete all but the last two."""
+        started_seconds = time.monotonic()
+        buffer = io.BytesIO()
+        torch.save(_loadable(state), buffer)
+        data = buffer.getvalue()
+        path = self.folder / f"epoch-{epochs_done:06d}.{sha256_of_bytes(data)}.pt"
+        write_bytes_atomically(path, data)
+        for old in self.paths()[KEPT:]:
+            old.unlink(missing_ok=True)
+        self._saved_seconds = time.monotonic()
+        self._last_save_seconds = self._saved_seconds - started_seconds
+
+    def load_latest(self, say: Callable[[str], None] = print) -> dict[str, Any] | None:
+        """Load the newest intact checkpoint. Report and remove damaged checkpoints."""
+        for path in self.paths():
+            data = path.read_bytes()
+            problem = "is damaged"
+            if sha256_of_bytes(data) == path.name.split(".")[1]:
+                try:
+                    loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+                    return dict(loaded)
+                except UnpicklingError:  # it has code, which is not executed
+                    problem = "has more than tensors and numbers in it"
+            say(f"checkpoint {path} {problem} and is not used")
+            path.unlink()
+        return None
+
+    def paths(self) -> list[Path]:
+        """Return the existing checkpoints, the newest first."""
+        return sorted(self.folder.glob("epoch-*.*.pt"), reverse=True)
+
+
+def _loadable(value: Any) -> Any:
+    """Return a state that loads without code. NumPy's numbers become Python's."""
+    if type(value) is dict:  # a network's state is an OrderedDict with versions beside it
+        return {key: _loadable(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_loadable, value))
+    return value.item() if isinstance(value, np.generic) else value

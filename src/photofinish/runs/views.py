@@ -34,7 +34,6 @@ class TrainingDisplay:
             print(f"{self._title}  {text}", flush=True)
 
     def epoch_ended(self, metrics: EpochMetrics, to_come: int, spent: str = "") -> None:
-        """Show an epoch, the time left for `to_come` epochs, and the price `spent` so far."""
         text = f"epoch {metrics.epoch}/{self._epochs}, {self._reached(metrics)}"
         at_most = "at most" if self._trainer.experiment.early_stopping else ""
         epochs = metrics.epoch + to_come

@@ -34,7 +34,6 @@ class Output:
                 self._kept = (self._kept + came)[-_KEPT_BYTES:]
 
     def last_lines(self) -> str:
-        """Return the last lines once the command has ended."""
         self._reading.join(_HELD_SECONDS)
         return "\n".join(self._kept.decode(errors="replace").splitlines()[-_LAST_LINES:])
 

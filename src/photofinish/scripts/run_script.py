@@ -55,8 +55,6 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Limits:
-    """Maximum times to wait and to watch, and how a command runs meanwhile."""
-
     training_seconds: float
     """Maximum time after the first step."""
     patience_seconds: float

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 from photofinish.inside.device import IDLE
 from photofinish.inside.recorder import COUNTED, VALIDATES
 from photofinish.results import TimedPart
+from photofinish.results.measured import LATER_PARTS, slow_and_usual, step_of, wait_of
 from photofinish.results.measurements import LoopSteps
-from photofinish.results.timed_parts import LATER_PARTS, slow_and_usual, step_of, wait_of
 
 _WARM_UP = 2
 """Number of steps after the first that are left out."""
@@ -116,7 +116,6 @@ class Figures:
 
     steps: int
     epochs: int
-    """Number of epochs that were begun."""
     longest_epoch_steps: int | None
     """Number of steps in the longest epoch that ended, or None if this one is longer."""
     loader: int | None
@@ -147,7 +146,7 @@ class Figures:
 
         False while a second epoch is too short to show whether the first one is slower.
         """
-        from photofinish.answer.uncertainty import MACHINE, error_of_mean
+        from photofinish.answer.times import MACHINE, error_of_mean
 
         slow, usual = slow_and_usual(self.parts)
         later = sum(part.epoch > 0 for part in usual)
@@ -166,10 +165,6 @@ class _Placed(NamedTuple):
     """Number of epochs that were begun, with its own."""
     steps: int
     """Number of steps until its end."""
-
-    @property
-    def epoch(self) -> int:
-        return max(0, self.epochs - 1)
 
 
 def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
@@ -192,7 +187,8 @@ def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> 
         run = each.run
         holds: Literal["start", "steps"] = "start" if each.holds == "start" else "steps"
         waited_seconds = _waiting(run, whole, has_loader=loader is not None, is_on_cpu=is_on_cpu)
-        return TimedPart(run.seconds, float(run.steps), each.epoch, holds, waited_seconds)
+        epoch = max(0, each.epochs - 1)
+        return TimedPart(run.seconds, float(run.steps), epoch, holds, waited_seconds)
 
     slow, _ = slow_and_usual([part(each) for each in steady])
     usual = list(_in_parts(steady[len(slow) :]))

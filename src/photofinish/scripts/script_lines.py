@@ -18,7 +18,6 @@ _BY_DTYPE = {f"torch.{facts.autocast}": name for name, facts in PRECISIONS.items
 _FIELDS = (
     "files", "stalls", "step_parts", "uncounted", "has_torch", "compiles", "ranks", "slow_line",
 )  # fmt: skip
-"""Kinds of lines that have one value."""
 _LATER_STEPS = 10
 """Number of steps in the second epoch to wait for: they show whether the first is slower."""
 _MOST_BATCHES, _MOST_SECONDS_OF_BATCHES = 100, 60.0
@@ -61,10 +60,6 @@ class Length(NamedTuple):
     @property
     def is_steps(self) -> bool:
         return unit_of(self.name) == "steps"
-
-    @property
-    def at_most(self) -> str:
-        return "up to " if self.may_stop else ""
 
 
 class WatchedScript:

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from photofinish.results import TimedPart
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, Stall
 from photofinish.results.measured_jobs import in_epochs
 from photofinish.results.measurements import LoaderTimes, Operations
-from photofinish.results.pass_times import made_here
+from photofinish.results.trained import made_here
 from photofinish.scripts.run_script import Watched
 from photofinish.scripts.script_figures import Figures
 from photofinish.scripts.script_lines import Length, Process
@@ -36,22 +36,10 @@ FOLDER, ANSWER = "rented-", "photofinish-answer.json"
 
 @dataclass(frozen=True)
 class WholeJob:
-    """Training of a number of epochs, each of a number of steps."""
-
     name: str
     epochs: float
     epoch_steps: float
     is_hour: bool = False
-
-
-@dataclass(frozen=True)
-class Given:
-    """Facts from a script's plan and files."""
-
-    epochs: int | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float | None] = field(default_factory=dict)
-    time_limit: float | None = None
 
 
 def missing_length(run: Watched, wanted: Length | None) -> str | None:
@@ -77,16 +65,17 @@ def _shown(length: Length) -> str:
     number = round(float(length.value), 2)
     unit = "step" if length.is_steps else "epoch"
     count = counted(int(number) if number.is_integer() else number, unit)
-    return f"{length.at_most}{count} ({length.by})"
+    at_most = "up to " if length.may_stop else ""
+    return f"{at_most}{count} ({length.by})"
 
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
     """Return the length of the whole job, unless more epochs were seen: something repeats them."""
-    found, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
-    if found and run.figures and epoch_steps and not found.is_steps:
-        seen = run.figures.steps / epoch_steps
-        found = None if seen > found.value + 1 else found
-    return wanted or found
+    length, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
+    if length and run.figures and epoch_steps and not length.is_steps:
+        epochs = run.figures.steps / epoch_steps
+        length = None if epochs > length.value + 1 else length
+    return wanted or length
 
 
 def steps_of_epoch(run: Watched) -> float | None:
@@ -162,12 +151,19 @@ def jobs(runs: Sequence[Watched], wanted: Length | None) -> Iterator[WholeJob]:
 
 
 def measured_script(
-    name: str, run: Watched, kind: str, host: CpuTarget | GpuTarget, given: Given | None = None
+    name: str,
+    run: Watched,
+    kind: str,
+    host: CpuTarget | GpuTarget,
+    epochs: int | None = None,
+    **of_plan: Any,
 ) -> Measured:
-    """Return the record of a run. If no step was seen, it has one part, which is the run."""
+    """Return the record of a run. If no step was seen, it has one part, which is the run.
+
+    `epochs` is the job's length and `of_plan` has fields of ScriptFacts, from a script's plan.
+    """
     process = run.process or Process()
     figures = run.figures
-    given = given or Given()
     accelerators = host.accelerators if isinstance(host, GpuTarget) else ()
     cpu_name = host.cpu.model if host.cpu else "unknown"
     counts, loader = process.counts, figures.loader if figures else None
@@ -190,11 +186,10 @@ def measured_script(
         device="cpu" if isinstance(host, CpuTarget) else "gpu",
         script=ScriptFacts(
             command=run.command,
-            files=dict(given.files),
             device_kind=kind,
             precision=process.precision,
             parameter_count=counts["parameter_count"] if counts else None,
-            lengths=tuple(_lengths(run, figures, given)),
+            lengths=tuple(_lengths(run, figures, epochs)),
             steps=figures.steps if figures else 1,
             loader_workers=workers,
             # Each worker loads a batch meanwhile.
@@ -203,7 +198,6 @@ def measured_script(
             else None,
             epoch_share=epoch_share(run),
             samples_per_step=operations.images if operations and process.loaders else None,
-            time_limit=given.time_limit,
             first_steps=process.first_steps,
             step_parts=process.step_parts,
             compiles=process.compiles,
@@ -215,7 +209,7 @@ def measured_script(
             ended=run.ended,
             cuda_at=run.cuda_at,
             is_bound=figures is None and run.least_step_seconds is not None,
-            metrics=dict(given.metrics),
+            **{"files": {}, "metrics": {}} | of_plan,
         ),
         peak_memory_bytes=peak_bytes or None,
         peak_reserved_bytes=process.peak_bytes["reserved_bytes"] or None,
@@ -258,17 +252,10 @@ def _beside(file: str) -> str:
 
 
 def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str, Any]:
-    if figures is None and run.least_step_seconds is not None:
-        part = TimedPart(
-            seconds=run.least_step_seconds,
-            steps=1.0,
-            epoch=0,
-            holds="steps",
-        )
-        return {"startup_seconds": 0.0, "parts": (part,)}
     if figures is None:
-        seconds = run.ended_at - run.began_at
-        part = TimedPart(seconds=seconds, steps=1.0, epoch=0, holds="run")
+        part = TimedPart(run.ended_at - run.began_at, 1.0, 0, "run")
+        if run.least_step_seconds is not None:
+            part = TimedPart(run.least_step_seconds, 1.0, 0, "steps")
         return {"startup_seconds": 0.0, "parts": (part,)}
     end_seconds = 0.0
     if run.status == 0:  # it may save or test its model at the end
@@ -286,10 +273,10 @@ def _times(run: Watched, figures: Figures | None, process: Process) -> dict[str,
     }
 
 
-def _lengths(run: Watched, figures: Figures | None, given: Given) -> Iterator[JobLength]:
+def _lengths(run: Watched, figures: Figures | None, epochs: int | None) -> Iterator[JobLength]:
     """Yield the lengths of the whole job, the most reliable one first."""
-    if given.epochs:
-        yield JobLength(value=given.epochs, unit="epochs", by="params.yaml")
+    if epochs:
+        yield JobLength(value=epochs, unit="epochs", by="params.yaml")
     if figures and run.status is not None:
         yield JobLength(value=figures.steps, unit="steps", by=WHOLE_RUN)
     if length := whole_length(run):

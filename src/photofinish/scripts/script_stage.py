@@ -35,7 +35,6 @@ from photofinish.results.measured import (
 from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.run_script import Watched, run_recorded
 from photofinish.scripts.script_record import (
-    Given,
     hashes_of,
     measured_script,
     missing_length,
@@ -52,7 +51,6 @@ _GRACE_SECONDS = 5.0
 
 
 def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path) -> None:
-    """Run a script on one device, or record that the device is missing."""
     plan = read_plan(plan_file, ScriptPlan)
     host = read_host(device, host_file)
     check_machine(f"scripts.{plan.name} on {device}", host, "Run `dvc repro` on that machine")
@@ -86,8 +84,8 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
             if isinstance(value, int | float) and key:
                 metrics[key] = float(value) if math.isfinite(value) else None
     epochs = plan.epochs if _can_extrapolate(run) else None
-    given = Given(epochs, plan.files, metrics, plan.time_limit)
-    record = measured_script(plan.name, run, kind, host, given)
+    of_plan = {"files": plan.files, "metrics": metrics, "time_limit": plan.time_limit}
+    record = measured_script(plan.name, run, kind, host, epochs, **of_plan)
     if not run.ended:
         write_measured(folder, record)
         _report_missing_deps(plan, run)
@@ -209,7 +207,6 @@ def _run(
 
 
 def in_shell(command: str) -> list[str]:
-    """Return the program that runs a command of params.yaml."""
     return ["cmd", "/c", command] if os.name == "nt" else ["/bin/sh", "-c", command]
 
 

@@ -38,7 +38,6 @@ class Rank:
     number: int
     """Rank from 0."""
     size: int
-    """Number of processes."""
     local_number: int
     """Rank on this machine, which selects the device."""
 
@@ -163,19 +162,12 @@ def end_with_parent() -> None:
     """
     end_on_sigterm()
     if "DVC_STAGE" in os.environ or own_rank():
-        arguments = (_starters(),)
+        ancestors, count = psutil.Process().parents(), 1
+        if not own_rank():  # up to DVC, including shells
+            while count < len(ancestors) and ancestors[count - 1].name() in _SHELLS:
+                count += 1
+        arguments = (ancestors[:count],)
         threading.Thread(target=_end_after, args=arguments, name="lifeline", daemon=True).start()
-
-
-def _starters() -> list[psutil.Process]:
-    """Return the ancestors up to DVC, including shells, or the process that launched a rank."""
-    ancestors = psutil.Process().parents()
-    if own_rank():
-        return ancestors[:1]
-    count = 1
-    while count < len(ancestors) and ancestors[count - 1].name() in _SHELLS:
-        count += 1
-    return ancestors[:count]
 
 
 def _end_after(starters: list[psutil.Process]) -> None:

@@ -131,7 +131,6 @@ class Tracker:
         self._call("stopped", status, reason)
 
     def sync(self, names: list[str], results: Path, report: Path) -> None:
-        """Mirror the results of these experiments, and their comparison."""
         self._call("sync", names, results, report)
         self._wait()
 

@@ -31,14 +31,13 @@ from photofinish.results.measured import (
     read_trained,
 )
 from photofinish.results.measured_jobs import job_of_script
-from photofinish.results.pass_times import Where
-from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun
+from photofinish.results.trained import DeviceEvaluation, DeviceLabel, SeedRun, Where
 from photofinish.results.training_jobs import job_of_training
 from photofinish.tracking.run_metrics import (
     KEY,
+    job_metrics,
     milliseconds,
     script_metrics,
-    summary,
     test_scores,
     training_metrics,
 )
@@ -86,8 +85,6 @@ Files = list[tuple[Path, str]]
 
 @dataclass(frozen=True)
 class RunDocument:
-    """Content of a run that ended."""
-
     name: str
     tags: dict[str, str]
     result: str
@@ -156,7 +153,8 @@ def training_document(
     for path, _ in [*measured, *evaluated]:
         mirrored = _digest(mirrored, path)
     job = job_of_training(TrainedRecords(name, record, times, steps))
-    values, quality = summary(job), ""
+    values, quality = job_metrics(job), ""
+    values["job_seconds"] = job.whole_seconds if job.untimed_epochs else None
     if scores:
         values |= test_scores(scores)
         quality = f": {scores.in_words}"

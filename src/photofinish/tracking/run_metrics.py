@@ -24,7 +24,6 @@ def epoch_metrics(
     timing: EpochTiming,
     training_images: int,
 ) -> list[Metric]:
-    """Return the metrics of one epoch, at its end."""
     values = asdict(metrics) | asdict(timing)
     values["images_per_second"] = training_images / timing.training_seconds
     epoch, ended_ms = values.pop("epoch"), milliseconds(values.pop("ended_at_unix_seconds"))
@@ -50,7 +49,7 @@ def training_metrics(
 def script_metrics(job: Job) -> Iterator[Metric]:
     """Yield the metrics of the whole script, then the mean step of each part."""
     ended_ms = milliseconds(job.started_at_unix_seconds + job.total_seconds)
-    values = {**_measured(job), **job.metrics}
+    values = {**job_metrics(job), **job.metrics}
     yield from _at(
         {key: value for key, value in values.items() if KEY.fullmatch(key)}, ended_ms, ONCE
     )
@@ -69,15 +68,7 @@ def _at(values: Mapping[str, float | None], ended_ms: int, step: int) -> list[Me
     ]
 
 
-def summary(job: Job) -> dict[str, float | None]:
-    """Return the values that a training has once."""
-    values = _measured(job)
-    values["job_seconds"] = job.whole_seconds if job.untimed_epochs else None
-    return values
-
-
 def test_scores(scores: DeviceEvaluation) -> dict[str, float]:
-    """Return the scores on the test part by their names in MLflow."""
     ours = {
         "test_accuracy": scores.test_accuracy,
         "test_loss": scores.test_loss,
@@ -87,7 +78,7 @@ def test_scores(scores: DeviceEvaluation) -> dict[str, float]:
     return custom | {key: value for key, value in ours.items() if value is not None}
 
 
-def _measured(job: Job) -> dict[str, float | None]:
+def job_metrics(job: Job) -> dict[str, float | None]:
     return {figure.mlflow or figure.name: value for figure, value in figures_in(job)}
 
 

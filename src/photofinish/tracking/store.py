@@ -53,9 +53,9 @@ class Store:
 
     def logged_model(self, run: Run) -> LoggedModel | None:
         """Return the model that the run logged, or None if there is none or it was deleted."""
-        for each in run.outputs.model_outputs:
+        for output in run.outputs.model_outputs:
             with suppress(MlflowException):
-                return self.client.get_logged_model(each.model_id)
+                return self.client.get_logged_model(output.model_id)
         return None
 
 

@@ -17,14 +17,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from photofinish.config.pytorch_names import TRANSFORMS
 from photofinish.custom.reference import CodeReference
-from photofinish.custom.running import as_function, run_custom_code, seed_generators
+from photofinish.custom.running import (
+    accepted_arguments,
+    as_function,
+    run_custom_code,
+    seed_generators,
+)
 from photofinish.errors import ConfigError, UserError
 from photofinish.models.custom import generators_seeded
 from photofinish.nested import as_nested, leaves, map_nested, samples_in
 
 if TYPE_CHECKING:
-    from photofinish.config.experiment import Augmentation, Sampler
+    from photofinish.config.experiment import Augmentation, BatchTransformSettings, Sampler
     from photofinish.data import PartName
     from photofinish.data.packed import PackedSplit
 
@@ -72,8 +78,6 @@ def bytes_of_a_sample(batch: Batch) -> int:
 
 
 class Batches(Protocol):
-    """Batches of one part of a split, from any input path."""
-
     image_count: int
     batch_size: int
     _plan: BatchPlan
@@ -153,7 +157,6 @@ def has_live_inputs(split: PackedSplit) -> bool:
 
 
 def part_of(split: PackedSplit, name: PartName) -> Part:
-    """Return a part, either packed or read from the data set."""
     manifest = split.manifest
     normalise = Normaliser(manifest.mean, manifest.std, len(manifest.shape))
     if not has_live_inputs(split):
@@ -179,7 +182,6 @@ class BatchPlan:
     """Function that returns the rows of an epoch. Default: each row once, in random order."""
 
     def order(self, epoch: int) -> torch.Tensor:
-        """Return the samples' rows in the epoch's order."""
         if self.sampler:
             return self.sampler(epoch)
         return batch_order(self.image_count, self.seed, epoch)
@@ -293,12 +295,35 @@ def balanced_weights(targets: Any) -> torch.Tensor:
     return (labels / labels.sum(dim=0).clamp(min=1)).sum(dim=1) / labels.sum(dim=1)
 
 
+class BatchTransform:
+    """Transform of training batches on the device, seeded by (seed, epoch, batch)."""
+
+    def __init__(
+        self,
+        settings: BatchTransformSettings,
+        seed: int,
+        classes: int,
+    ) -> None:
+        self._name, self._seed = settings.name, seed
+        custom = TRANSFORMS.reference(settings.name).load()
+        with run_custom_code(f"batch_transform {settings.name} can't be made"):
+            offered = {"num_classes": classes}
+            arguments = accepted_arguments(custom, offered, settings.arguments)
+            self._call = as_function(custom, arguments)
+
+    def __call__(self, batch: Batch, epoch: int, number: int) -> Batch:
+        seed = derived_seed("batch", self._seed, epoch, number) % SEEDS
+        failing = f"batch_transform {self._name} fails on batch {number} of epoch {epoch + 1}"
+        with generators_seeded(seed), run_custom_code(failing):
+            inputs, targets = self._call(*batch)
+        return inputs, targets
+
+
 Wait = tuple[float, float]
 """Time to wait for a batch, and CPU time of this thread in it."""
 
 
 def noting_waits(batches: Iterator[Batch], waits: list[Wait]) -> Iterator[Batch]:
-    """Yield the batches. Add the wait for each to `waits`."""
     began = time.perf_counter(), time.thread_time()
     for batch in batches:
         ended = time.perf_counter(), time.thread_time()

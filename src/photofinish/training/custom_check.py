@@ -19,9 +19,8 @@ from photofinish.errors import UserError
 from photofinish.models.custom import blank, generators_kept, same_bits, tensors_in
 from photofinish.nested import Nested, call_with, leaves, map_nested, samples_in
 from photofinish.training.batches import Batch, seed_epoch
-from photofinish.training.custom_step import CustomStep
 from photofinish.training.failures import nondeterminism_explained
-from photofinish.training.losses import Loss
+from photofinish.training.losses import CustomStep, Loss
 from photofinish.training.torch_device import (
     CPU,
     autocast,

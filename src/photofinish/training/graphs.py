@@ -7,10 +7,11 @@ batches do not fill a graph, a second graph holds them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from itertools import chain
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -29,13 +30,6 @@ from photofinish.training.batches import (
     split_batch,
     tensors_of,
 )
-from photofinish.training.cuda_recorder import (
-    CudaRecorder,
-    Output,
-    Recorded,
-    first_failure,
-    recorder_of,
-)
 from photofinish.training.learning_rates import DeviceLearningRates, Rates, override_groups
 from photofinish.training.losses import Loss
 from photofinish.training.state import TrainState
@@ -43,6 +37,7 @@ from photofinish.training.step import Step
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
+    from photofinish.training.trainer import Trainer
 
 MOST_BYTES = 256 << 20
 """Maximum size of the batches of one graph."""
@@ -52,8 +47,71 @@ _OPERATIONS_A_LAYER = 8
 """Approximate number of operations per layer in a training step."""
 TRIED_STEPS = 3
 """Number of captured steps whose bits a trial compares with eager steps, by hand."""
-ScratchCopy = Callable[[], AbstractContextManager[TrainState]]
-"""Context that yields a fresh state, to train and throw away."""
+Output = TypeVar("Output")
+
+
+class Recorded(NamedTuple, Generic[Output]):
+    output: Output
+    """Result, which each replay overwrites."""
+    replay: Callable[[], None]
+
+
+class CudaRecorder:
+    """Recorder of work in CUDA graphs, on a separate stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Run work on the capture's stream, so that libraries create their workspaces for it."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            yield
+        torch.cuda.current_stream().wait_stream(self._stream)
+
+    def new_pool(self) -> Any:
+        """Return a handle of memory that several graphs may share."""
+        return torch.cuda.graph_pool_handle()
+
+    def record(self, work: Callable[[], Output], pool: Any = None) -> Recorded[Output]:
+        """Capture the work without running it.
+
+        A replay may overwrite all results and intermediate tensors of other graphs in its pool.
+        """
+        stream = torch.cuda.current_stream()
+        generator = torch.cuda.default_generators[self._device.index]
+        graph = torch.cuda.CUDAGraph()
+        # Thread-local, as a loader's thread may pin memory meanwhile.
+        capture = torch.cuda.graph(
+            graph, pool, stream=self._stream, capture_error_mode="thread_local"
+        )
+        try:
+            with capture:
+                output = work()
+        except RuntimeError:
+            # PyTorch would stay on the capture's stream. Before 2.14 its generator would not draw.
+            torch.cuda.set_stream(stream)
+            generator.graphsafe_set_state(generator.clone_state())
+            raise
+        return Recorded(output, graph.replay)
+
+
+@cache
+def recorder_of(device: torch.device) -> CudaRecorder | None:
+    """Return the recorder of a CUDA or ROCm device, or None: other devices' graphs are untested.
+
+    A device has a single recorder, because cuBLAS keeps a workspace for each stream it ever used.
+    """
+    return CudaRecorder(device) if device.type == "cuda" else None
+
+
+def first_failure(error: BaseException) -> str:
+    """Return the first line of the original error, which the end of a failed capture hides."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return str(error).strip().partition("\n")[0]
 
 
 class CapturedSteps:
@@ -68,7 +126,7 @@ class CapturedSteps:
         record: Callable[[Callable[[], torch.Tensor]], Recorded[torch.Tensor]],
         number: int = 0,
     ) -> None:
-        """Capture steps on an epoch's batches from `number` on."""
+        """Capture steps on an epoch's batches, from the batch `number`."""
         self.count = len(batches)
         device = tensors_of(batches[0])[0].device
         groups = len(state.optimizer.param_groups)
@@ -198,70 +256,58 @@ Steps = Step | GraphedSteps
 """How steps are launched: one by one, or together."""
 
 
-def choose_steps(
-    experiment: Experiment,
-    step: Step,
-    criterion: Loss,
-    state: TrainState,
-    training: Batches,
-    scratch_copy: ScratchCopy | None,
-) -> Steps:
-    """Choose how steps are launched, by `cuda_graphs` in params.yaml.
+def choose_steps(trainer: Trainer) -> Steps:
+    """Choose how steps are launched, by `cuda_graphs` in params.yaml. Nothing is captured yet.
 
     With `auto`, steps are captured if a trial on scratch copies gives the bits of eager steps.
-    `scratch_copy` is None if no copy of the network fits on its device.
     """
-    device = next(state.network.parameters()).device
+    experiment, step, training = trainer.experiment, trainer.step, trainer.training
+    network = trainer.state.network
+    device = next(network.parameters()).device
     recorder = recorder_of(device)
     if experiment.cuda_graphs == "off":
         return step.because(TURNED_OFF)
     if recorder is None:
         return step.because(f"steps are captured on CUDA and ROCm only, not on {device.type}")
     why_not = why_not_captured(experiment)
-    if isinstance(state.network, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(network, nn.DataParallel | nn.parallel.DistributedDataParallel):
         why_not = "its network is wrapped, for several devices"
     elif training.image_count < training.batch_size:
         why_not = "an epoch has no whole batch"
     if why_not:
-        return fall_back(experiment, step, why_not)
-    at_once = steps_per_graph(experiment, training, state.network)
-    graphed = GraphedSteps(step, criterion, recorder, training.batch_size, at_once)
-    if scratch_copy is None:
+        return fall_back(trainer, why_not)
+    at_once = steps_per_graph(experiment, training, network)
+    graphed = GraphedSteps(step, trainer.criterion, recorder, training.batch_size, at_once)
+    if trainer.is_large():
         if experiment.cuda_graphs == "auto":
             return step.because("its network is too large for its device to try them on a copy")
         graphed.why = "params.yaml says so; no copy to try them on fits"
         return graphed
     try:
-        has_same_bits = _try(graphed, step, experiment, training, scratch_copy, recorder)
+        has_same_bits = _try(graphed, trainer)
     except RuntimeError as error:
-        return fall_back(experiment, step, f"capturing some failed ({first_failure(error)})")
+        return fall_back(trainer, f"capturing some failed ({first_failure(error)})")
     if experiment.deterministic and not has_same_bits:
-        return fall_back(experiment, step, "captured, some gave other bits")
+        return fall_back(trainer, "captured, some gave other bits")
     graphed.why = "some were tried, and gave the same bits one by one"
     if not experiment.deterministic:
         graphed.why = "params.yaml says so; bits weren't compared, as deterministic is false"
     return graphed
 
 
-def fall_back(experiment: Experiment, step: Step, why: str) -> Step:
+def fall_back(trainer: Trainer, why: str) -> Step:
     """Return eager steps. Raise UserError if params.yaml requires captured steps."""
-    if experiment.cuda_graphs == "on":
+    if trainer.experiment.cuda_graphs == "on":
         raise UserError(
             f"cuda_graphs is on in params.yaml, which can't be: {why}. "
             f"`cuda_graphs: auto` takes them one by one then"
         )
-    return step.because(why)
+    return trainer.step.because(why)
 
 
-def _try(
-    graphed: GraphedSteps,
-    step: Step,
-    experiment: Experiment,
-    training: Batches,
-    scratch_copy: ScratchCopy,
-    recorder: CudaRecorder,
-) -> bool:
+def _try(graphed: GraphedSteps, trainer: Trainer) -> bool:
     """Return True if captured and eager steps give the same bits."""
+    training = trainer.training
     batch_size = training.batch_size
     whole, last = divmod(training.image_count, batch_size)
     trial = graphed.resized(min(graphed.at_once, TRIED_STEPS))
@@ -274,22 +320,17 @@ def _try(
     end = [first_samples(joined, left * batch_size + last)] if left + last else []
     # An eager step's batch has memory of its own.
     singly = [map_batch(torch.clone, one) for part in end for one in split_batch(part, batch_size)]
-    with scratch_copy() as state, recorder.beside():
+    with trainer.scratch_copy() as state, graphed.recorder.beside():
         numbered = [*enumerate(singly, whole - left)]
-        expected = _bits(state, step, experiment, training, count, numbered)
-    with scratch_copy() as state:
+        expected = _bits(trainer, state, trainer.step, count, numbered)
+    with trainer.scratch_copy() as state:
         numbered = [*enumerate(end, whole - left)]
-        captured = _bits(state, trial, experiment, training, count, numbered)
+        captured = _bits(trainer, state, trial, count, numbered)
     return all(map(same_bits, expected, captured))
 
 
 def _bits(
-    state: TrainState,
-    steps: Steps,
-    experiment: Experiment,
-    training: Batches,
-    count: int,
-    end: list[tuple[int, Batch]],
+    trainer: Trainer, state: TrainState, steps: Steps, count: int, end: list[tuple[int, Batch]]
 ) -> list[torch.Tensor]:
     """Return losses, weights and optimizer state after up to two short epochs.
 
@@ -297,9 +338,9 @@ def _bits(
     between epochs, so that a learning rate that is fixed in the graph changes the bits.
     """
     losses: list[torch.Tensor] = []
-    for epoch in range(min(2, experiment.epochs)):
-        seed_epoch(experiment.seed, epoch)
-        batches = training.train_batches(epoch, steps.at_once)
+    for epoch in range(min(2, trainer.experiment.epochs)):
+        seed_epoch(trainer.experiment.seed, epoch)
+        batches = trainer.training.train_batches(epoch, steps.at_once)
         numbered = zip(range(0, count, steps.at_once), batches, strict=False)
         losses += [steps(state, number, batch) for number, batch in chain(numbered, end)]
         state.schedule.epoch_ended(0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,6 @@ _DEATH_NOTICE_SECONDS = 2.0
 def make_batches(
     experiment: Experiment, part: Part, device: torch.device, rank: int = 0, size: int = 1
 ) -> Batches:
-    """Return this rank's batches of one part. Only training images are augmented."""
     batch_size, augmentation = experiment.batch_size, None
     if part.name != "train":
         batch_size = validation_batch_size(experiment, part.images, device)
@@ -86,13 +86,22 @@ class ResidentBatches(Batches):
         self._load(part)
 
     def _load(self, part: Part) -> None:
-        def convert(images: npt.NDArray[Any]) -> torch.Tensor:
-            return part.normalise(torch.from_numpy(np.array(images)))
+        self._images = map_nested(partial(self._converted, part), part.images)
 
-        def load(column: npt.NDArray[Any]) -> torch.Tensor:
-            return _convert_to_device(column, convert, self._device)
+    def _converted(self, part: Part, images: npt.NDArray[Any], padding: int = 0) -> torch.Tensor:
+        """Convert images on the CPU, for equal bits on all devices, and copy chunk by chunk."""
 
-        self._images = map_nested(load, part.images)
+        def convert(some: npt.NDArray[Any]) -> torch.Tensor:
+            copied = with_border(some, padding) if padding else np.array(some)
+            return part.normalise(torch.from_numpy(copied))
+
+        first = convert(images[:1])
+        shape = len(images), *first.shape[1:]
+        resident = torch.empty(shape, dtype=first.dtype, device=self._device)
+        chunk = max(1, _CHUNK_BYTES // first.nbytes)
+        for start in range(0, len(images), chunk):
+            resident[start : start + chunk] = convert(images[start : start + chunk])
+        return resident
 
     def _rows(self, epoch: int) -> torch.Tensor:
         """Return the row that `_gather` needs for each sample of the epoch, in order."""
@@ -107,25 +116,10 @@ class ResidentBatches(Batches):
         return map(self._gather, self._plan.split(rows, at_once))
 
     def eval_batches(self) -> Iterator[Batch]:
-        """Yield views of the resident tensors."""
         whole = self._images, self._labels
         columns = [self._plan.split(column) for column in tensors_of(whole)]
         for tensors in zip(*columns, strict=True):
             yield as_batch(tensors, whole)
-
-
-def _convert_to_device(
-    images: npt.NDArray[Any],
-    convert: Callable[[npt.NDArray[Any]], torch.Tensor],
-    device: torch.device,
-) -> torch.Tensor:
-    """Convert images on the CPU, for equal bits on all devices, and copy chunk by chunk."""
-    first = convert(images[:1])
-    resident = torch.empty((len(images), *first.shape[1:]), dtype=first.dtype, device=device)
-    chunk = max(1, _CHUNK_BYTES // first.nbytes)
-    for start in range(0, len(images), chunk):
-        resident[start : start + chunk] = convert(images[start : start + chunk])
-    return resident
 
 
 class AugmentedResidentBatches(ResidentBatches):
@@ -137,11 +131,7 @@ class AugmentedResidentBatches(ResidentBatches):
 
     def _load(self, part: Part) -> None:
         padding = self._plan.padding
-
-        def convert(images: npt.NDArray[Any]) -> torch.Tensor:
-            return part.normalise(torch.from_numpy(with_border(images, padding)))
-
-        self._lines = _convert_to_device(part.images, convert, self._device).flatten(0, 2)
+        self._lines = self._converted(part, part.images, padding).flatten(0, 2)
         self._shape = channels, height, width = part.images.shape[1:]
         self._lines_per_channel = height + 2 * padding
         lines = torch.arange(channels)[:, None] * self._lines_per_channel + torch.arange(height)
@@ -222,7 +212,6 @@ class LoaderBatches(Batches):
     def with_settings(
         self, settings: LoaderInput, part: Part | None = None, **of_workers: Any
     ) -> LoaderBatches:
-        """Return a loader with other settings, or of other samples."""
         plan = self._plan
         if part:
             plan = replace(plan, image_count=samples_in(part.labels), sampler=None)

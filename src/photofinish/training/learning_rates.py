@@ -149,7 +149,6 @@ class LearningRates:
         return rates
 
     def batch_ended(self) -> None:
-        """Advance to the next step's rate."""
         self._steps_done += 1
         if self._moves_each_step and self._scheduler:
             self._scheduler.step()

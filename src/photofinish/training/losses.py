@@ -1,4 +1,4 @@
-"""Forward passes and their losses: PyTorch's, by name, and custom losses."""
+"""Forward passes and their losses: PyTorch's, by name, custom losses and custom steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.training.torch_device import to_memory_format
 
 if TYPE_CHECKING:
-    from photofinish.config import loss_settings as params
-    from photofinish.config.experiment import Experiment
+    from photofinish.config import losses_and_metrics as params
+    from photofinish.config.experiment import Experiment, StepSettings
     from photofinish.data import TaskName
     from photofinish.training.batches import Batch
     from photofinish.training.state import TrainState
@@ -147,7 +147,6 @@ class Loss:
             self._targets, self._gradients = [], None
 
     def mean(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the batch, as a scalar."""
         if self._targets and outputs.dim() == 2:
             log_probs = _at_least_fp32(outputs).log_softmax(1)
             if self._gradients is None:
@@ -200,7 +199,6 @@ class Loss:
 
 
 def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[..., Any]:
-    """Return a custom loss: an instance of a class, or a function with bound arguments."""
     custom = CodeReference.of(settings.name).load()
     with run_custom_code(f"loss {settings.name} can't be made"):
         loss = as_function(custom, settings.arguments)
@@ -232,3 +230,30 @@ def _loss_problem(loss: str | None, task: Task) -> str | None:
     elif task.name == "labels" and loss in TASKS["values"].losses:
         problem += ". For values that happen to be 0 or 1, set task: values for the data set"
     return problem
+
+
+class CustomStep:
+    """Custom function of (network, batch), and of the optimizers if it steps them itself."""
+
+    def __init__(self, settings: StepSettings, *, trains: bool = True) -> None:
+        self._name, self.trains = settings.name, trains
+        self._call: Callable[..., Any] = as_function(
+            CodeReference.of(settings.name).load(), settings.arguments
+        )
+
+    def __call__(self, *arguments: Any) -> torch.Tensor:
+        """Return the batch's loss. Raise UserError if the loss is not a scalar."""
+        with run_custom_code(f"step {self._name} fails"):
+            loss = self._call(*arguments)
+        if not isinstance(loss, torch.Tensor) or loss.dim():
+            raise UserError(
+                f"step {self._name} returns {loss!r:.100}: it must return one number, a tensor "
+                f"without dimensions, the mean loss of the batch"
+            )
+        return loss
+
+
+def step_with_a_loss(experiment: Experiment) -> CustomStep | None:
+    """Return the custom step of (network, batch) that returns a loss, or None."""
+    validation, settings = experiment.validation_step, experiment.validation_step or experiment.step
+    return CustomStep(settings, trains=not validation) if settings else None

@@ -9,12 +9,14 @@ from torch import nn
 from torch.optim import Optimizer
 
 from photofinish.config.pytorch_names import (
+    CONSTANT,
     FUSED,
     OPTIMIZERS,
     may_be_fused,
 )
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
+from photofinish.errors import UserError
 from photofinish.training.torch_device import is_accelerator
 
 if TYPE_CHECKING:
@@ -84,7 +86,6 @@ def _pytorch_optimizer(
 def _first_state(
     name: str, parameter: nn.Parameter, arguments: dict[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Return a fused optimizer's state before its first step."""
     if name == "SGD":
         names = ["momentum_buffer"] if arguments.get("momentum") else []
         return {name: torch.zeros_like(parameter) for name in names}
@@ -93,3 +94,23 @@ def _first_state(
         names.append("max_exp_avg_sq")
     step = torch.zeros((), dtype=torch.float32, device=parameter.device)
     return {"step": step, **{name: torch.zeros_like(parameter) for name in names}}
+
+
+def check_several_optimizers(experiment: params.Experiment) -> None:
+    if not (experiment.step and experiment.validation_step):
+        raise UserError(
+            f"optimizer {experiment.optimizer.name} returns several, so params.yaml needs a "
+            f"`step` that steps them, and a `validation_step` that returns the validation loss"
+        )
+    settings = {
+        "schedule": experiment.schedule.name != CONSTANT,
+        "warmup_steps": experiment.warmup_steps > 0,
+        "clip_grad_norm": experiment.clip_grad_norm is not None,
+        "accumulate": experiment.accumulate > 1,
+        "precision: fp16": experiment.precision == "fp16",
+    }
+    if unusable := [name for name, is_set in settings.items() if is_set]:
+        raise UserError(
+            f"{', '.join(unusable)} in params.yaml needs one optimizer, and "
+            f"{experiment.optimizer.name} returns several: do this in the step, or leave it out"
+        )

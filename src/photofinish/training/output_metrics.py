@@ -16,7 +16,7 @@ from photofinish.nested import map_nested
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from photofinish.config.metrics import Metric, Metrics
+    from photofinish.config.losses_and_metrics import Metric, Metrics
 
 _NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
 """Characters that are not allowed in names of MLflow's metrics."""

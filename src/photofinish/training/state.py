@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
-    from photofinish.config.metrics import EarlyStopping
+    from photofinish.config.losses_and_metrics import EarlyStopping
 
 
 class AveragedWeights:
@@ -32,7 +32,6 @@ class AveragedWeights:
         syncing = [module for module in network.modules() if isinstance(module, nn.SyncBatchNorm)]
         shared = {id(module.process_group): module.process_group for module in syncing}
         self.network = copy.deepcopy(network, shared)
-        """Network with the averaged weights."""
         self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
         self._pairs = [*self.network.parameters()], [*network.parameters()]
 
@@ -57,8 +56,6 @@ class TrainedPart(NamedTuple):
 
 
 class TrainState(NamedTuple):
-    """Objects that a training step changes."""
-
     network: nn.Module
     """Network that a step calls, which is wrapped for several devices."""
     optimizers: list[torch.optim.Optimizer]
@@ -109,13 +106,6 @@ class Progress:
     epochs_done: int = 0
     metrics: list[EpochMetrics] = field(default_factory=list)
     timings: list[EpochTiming] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, saved: dict[str, Any]) -> Progress:
-        """Return what a checkpoint saved."""
-        metrics = [EpochMetrics(**values) for values in saved["metrics"]]
-        timings = [EpochTiming(**values) for values in saved["timings"]]
-        return cls(saved["epochs_done"], metrics, timings)
 
     def add(self, metrics: EpochMetrics, timing: EpochTiming) -> None:
         self.metrics.append(metrics)

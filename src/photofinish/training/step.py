@@ -12,8 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from photofinish.nested import samples_in
 from photofinish.training.batches import Batch, Batches, split_batch
-from photofinish.training.custom_step import CustomStep
-from photofinish.training.losses import Loss, Weight, predict, to_input
+from photofinish.training.losses import CustomStep, Loss, Weight, predict, to_input
 from photofinish.training.torch_device import autocast
 
 if TYPE_CHECKING:
@@ -76,12 +75,16 @@ class Step:
         else:
             with self.autocast:
                 if self._team.size > 1:
-                    loss = self._share_of_mean(state, number, batch)
-                elif self.custom:
-                    loss = self.custom(state.network, to_input(state, batch))
+                    # DDP averages gradients over ranks, which gives the gradient of the whole
+                    # batch's mean, even if shares are uneven.
+                    total, weight = self._sum_and_weight(state, batch)
+                    if isinstance(weight, torch.Tensor):
+                        whole: Weight = self._team.all_reduce(weight)
+                    else:
+                        whole = self._samples(number, batch)
+                    loss = total * (self._team.size / whole)
                 else:
-                    # No name holds the outputs, which may be large, during the backward pass.
-                    loss = self._criterion.mean(*predict(state.network, state, batch))
+                    loss = self.mean_loss(state, batch)
             optimizer.zero_grad()
             scaler.scale(loss).backward(state.first_gradient)  # type: ignore[no-untyped-call]
         if self._clip_norm:
@@ -92,16 +95,11 @@ class Step:
         scaler.update()
         return loss
 
-    def _share_of_mean(self, state: TrainState, number: int, batch: Batch) -> torch.Tensor:
-        """Return this rank's share of the batch's mean loss, times the number of ranks.
-
-        DDP averages gradients over ranks, which gives the gradient of the whole batch's mean, even
-        if shares are uneven.
-        """
-        total, weight = self._sum_and_weight(state, batch)
-        if isinstance(weight, torch.Tensor):
-            return total * (self._team.size / self._team.all_reduce(weight))
-        return total * (self._team.size / self._samples(number, batch))
+    def mean_loss(self, state: TrainState, batch: Batch) -> torch.Tensor:
+        if self.custom:
+            return self.custom(state.network, to_input(state, batch))
+        # No name holds the outputs, which may be large, during the backward pass.
+        return self._criterion.mean(*predict(state.network, state, batch))
 
     def _samples(self, number: int, batch: Batch) -> Weight:
         """Return the number of samples in a batch, over all ranks, as custom code may change it."""
@@ -166,7 +164,6 @@ class Step:
         return step
 
     def because(self, why: str) -> Step:
-        """Return this step, with the reason for launching it operator by operator."""
         step = copy.copy(self)
         step.why = why
         return step

@@ -63,7 +63,6 @@ def accelerator(kind: str, index: int = 0, *, make_current: bool = True) -> torc
 
 
 def _not_available() -> UserError:
-    """Return the error for a missing accelerator, with torch's own reason."""
     message = f"torch {torch.__version__} finds no accelerator it can use"
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
@@ -114,7 +113,6 @@ def configure_torch(
 
 
 def configure_torch_for(experiment: Experiment, device: torch.device, threads: int) -> None:
-    """Set up torch as a training of the experiment needs it."""
     deterministic, given = experiment.deterministic, experiment.input
     configure_torch(device, experiment.precision, threads, deterministic=deterministic)
     # cuDNN times its algorithms for each new shape, and a capture allows no timing.
@@ -150,22 +148,18 @@ def memory_format(
     """
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     is_fp32_cuda = device.type == "cuda" and effective_precision(device, precision) == "fp32"
-    is_unsafe = device.type == "cpu" and any(map(_is_unsafe_channels_last, convolutions))
+    # In the strided 1x1 shortcut of a narrow residual network, oneDNN writes past its memory.
+    # Gradients are wrong or the process crashes, seen with torch 2.14
+    # (https://github.com/uxlfoundation/oneDNN/issues/6035).
+    is_unsafe = device.type == "cpu" and any(
+        max(layer.kernel_size) == 1 < max(layer.stride)
+        and layer.in_channels // layer.groups < _ONEDNN_BLOCK_CHANNELS
+        for layer in convolutions
+    )
     is_unsafe |= hasattr(network, "needs_contiguous")
     if not convolutions or is_fp32_cuda or is_unsafe or device.type == "mps":
         return torch.contiguous_format
     return torch.channels_last
-
-
-def _is_unsafe_channels_last(convolution: nn.Conv2d) -> bool:
-    """Return True for the strided 1x1 shortcut of a narrow residual network.
-
-    oneDNN writes past its memory there. Gradients are wrong or the process crashes, seen with torch
-    2.14 (https://github.com/uxlfoundation/oneDNN/issues/6035).
-    """
-    channels = convolution.in_channels // convolution.groups
-    is_strided_1x1 = max(convolution.kernel_size) == 1 and max(convolution.stride) > 1
-    return is_strided_1x1 and channels < _ONEDNN_BLOCK_CHANNELS
 
 
 def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
@@ -178,7 +172,6 @@ def to_memory_format(images: Any, layout: torch.memory_format) -> Any:
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return the context of the forward pass."""
     dtype = PRECISIONS[precision].autocast
     return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 
@@ -233,7 +226,6 @@ def forget_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the peak memory of the accelerator, or of the process on the CPU."""
     if _counts_memory(device):
         return int(torch.get_device_module(device).max_memory_allocated(device))
     return peak_host_memory_bytes() if device.type == "cpu" else None

@@ -22,13 +22,19 @@ import torch
 from torch import nn
 
 from photofinish.results import EpochMetrics, EpochTiming, TimedPart
-from photofinish.training.batches import Batch, Batches, Wait, noting_waits, seed_epoch
-from photofinish.training.custom_step import BatchTransform, check_several_optimizers
+from photofinish.training.batches import (
+    Batch,
+    Batches,
+    BatchTransform,
+    Wait,
+    noting_waits,
+    seed_epoch,
+)
 from photofinish.training.failures import check_finite
 from photofinish.training.graphs import GraphedSteps, Steps, choose_steps
 from photofinish.training.learning_rates import LearningRates
 from photofinish.training.losses import Loss
-from photofinish.training.optimizer import build_optimizers
+from photofinish.training.optimizer import build_optimizers, check_several_optimizers
 from photofinish.training.state import AveragedWeights, Progress, TrainedPart, TrainState, put_back
 from photofinish.training.step import Step
 from photofinish.training.torch_device import (
@@ -43,7 +49,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
     from photofinish.data import TaskName
 
 WARM_UP_SECONDS = 0.2
@@ -53,8 +59,6 @@ _LARGE_SHARE = 0.1
 
 
 class Trainer:
-    """Trainer of one network on the devices of one world."""
-
     def __init__(
         self,
         experiment: Experiment,
@@ -76,8 +80,8 @@ class Trainer:
         self.steps: Steps = self.step
         """How steps are launched, chosen by `prepare`."""
         self.validator = Validator(experiment, self.criterion, self.step, self.team, monitored)
-        given = experiment.batch_transform
-        self.batch_transform = BatchTransform(given, experiment.seed, classes) if given else None
+        own = experiment.batch_transform
+        self.batch_transform = BatchTransform(own, experiment.seed, classes) if own else None
         self.steps_per_epoch = training.steps
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -97,7 +101,6 @@ class Trainer:
     def fresh_state(
         self, network: nn.Module, layout: torch.memory_format, wrapped: nn.Module | None = None
     ) -> TrainState:
-        """Create a fresh optimizer, schedule and gradient scaler, and wrap the network."""
         is_scaled = self.experiment.precision == "fp16"
         scaler = torch.amp.GradScaler(self.device.type, enabled=is_scaled)
         optimizers = build_optimizers(self.experiment.optimizer, network, loss_is_scaled=is_scaled)
@@ -143,13 +146,15 @@ class Trainer:
         return max(0, (self.last_epoch or self.experiment.epochs) - self.progress.epochs_done)
 
     def epochs_left_out(self) -> int:
-        """Return how many planned epochs a time limit leaves untrained."""
         if self.progress.is_stopped(self.experiment.early_stopping):
             return 0
         return self.experiment.epochs - (self.last_epoch or self.experiment.epochs)
 
     def _epoch(self, epoch: int) -> tuple[EpochMetrics, EpochTiming]:
-        """Train and validate one epoch. Read training losses back after both passes are timed."""
+        """Train and validate one epoch. Read training losses back after both passes are timed.
+
+        Raises UserError on every rank if a loss isn't finite.
+        """
         learning_rate = self.state.schedule.rates[0]
         ((timed, losses, trained_seconds),) = self.parts(epoch)
         sums = self.validate()
@@ -157,8 +162,27 @@ class Trainer:
         validation_seconds = self.clock.now_seconds() - trained_seconds
 
         step_losses = torch.cat([loss.reshape(-1) for loss in losses]).cpu().double()
-        metrics = self._metrics(epoch, learning_rate, step_losses, sums, monitored)
-        self.state.schedule.epoch_ended(metrics.validation_loss)
+        # Each step's loss is a mean over its batch, and the last batch may be smaller.
+        sizes = [self.training.batch_samples(number) for number in range(len(step_losses))]
+        train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
+        not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
+        first_failing = min(not_finite, default=math.inf)
+        own = train_sum, sums.loss, sums.weight, sums.correct, sums.predicted, first_failing
+        train_sums, val_sums, weights, correct, predicted, first = zip(
+            *self.team.all_gather_object(own), strict=True
+        )
+        validates = self.validation is not None
+        validation_loss = sum(val_sums) / sum(weights) if validates else None
+        rate = self.state.schedule.rates[0]
+        seed = self.experiment.seed
+        check_finite(seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate)
+        train_loss = sum(train_sums) / self.training.image_count
+        has_accuracy = validates and self.validator.has_accuracy
+        accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
+        metrics = EpochMetrics(
+            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
+        )
+        self.state.schedule.epoch_ended(validation_loss)
         return metrics, EpochTiming(timed.seconds, validation_seconds, time.time())
 
     def parts(
@@ -208,7 +232,6 @@ class Trainer:
             yield losses
 
     def validate(self) -> Sums:
-        """Evaluate the network on all validation samples."""
         if self.validator.is_captured:
             return self.validator.replay()
         batches = self.validation.eval_batches() if self.validation else ()
@@ -227,39 +250,6 @@ class Trainer:
             return map(transform, batches, repeat(epoch), count())  # holds no batch
         return batches
 
-    def _metrics(
-        self,
-        epoch: int,
-        learning_rate: float,
-        step_losses: torch.Tensor,
-        sums: Sums,
-        monitored: float | None,
-    ) -> EpochMetrics:
-        """Return the epoch's metrics over all ranks.
-
-        Raises UserError on every rank if a loss isn't finite.
-        """
-        # Each step's loss is a mean over its batch, and the last batch may be smaller.
-        sizes = [self.training.batch_samples(number) for number in range(len(step_losses))]
-        train_sum = float((step_losses * torch.tensor(sizes).double()).sum()) / self.team.size
-        not_finite = torch.argwhere(~step_losses.isfinite()).flatten().tolist()
-        first_failing = min(not_finite, default=math.inf)
-        own = train_sum, sums.loss, sums.weight, sums.correct, sums.predicted, first_failing
-        train_sums, losses, weights, correct, predicted, first = zip(
-            *self.team.all_gather_object(own), strict=True
-        )
-        validates = self.validation is not None
-        validation_loss = sum(losses) / sum(weights) if validates else None
-        rate = self.state.schedule.rates[0]
-        seed = self.experiment.seed
-        check_finite(seed, epoch, min(first), self.steps_per_epoch, validation_loss, rate)
-        train_loss = sum(train_sums) / self.training.image_count
-        has_accuracy = validates and self.validator.has_accuracy
-        accuracy = sum(correct) / max(1, sum(predicted)) if has_accuracy else None
-        return EpochMetrics(
-            epoch + 1, learning_rate, train_loss, validation_loss, accuracy, monitored
-        )
-
     def prepare(self) -> WarmUp:
         """Warm the device up, then choose how steps are launched. Return the time that it took.
 
@@ -272,7 +262,7 @@ class Trainer:
             first_seconds = run_each_size(self, state)
             while not self.is_awake(started_seconds):
                 run_each_size(self, state)
-        self.steps = self.chosen_steps()
+        self.steps = choose_steps(self)
         self.team.forget_peak_memory()
         if isinstance(self.steps, GraphedSteps):
             capture_steps(self, self.steps)
@@ -282,13 +272,6 @@ class Trainer:
                 f"{planned_size}, which may change its last digits"
             )
         return WarmUp(self.clock.now_seconds() - started_seconds, first_seconds)
-
-    def chosen_steps(self) -> Steps:
-        """Choose how steps are launched, by a trial on scratch copies. Nothing is captured yet."""
-        scratch_copy = None if self._is_large() else self.scratch_copy
-        return choose_steps(
-            self.experiment, self.step, self.criterion, self.state, self.training, scratch_copy
-        )
 
     def is_awake(self, started_seconds: float) -> bool:
         """Return True if the device has worked long enough to run at its full clock.
@@ -312,7 +295,7 @@ class Trainer:
         """
         network, state = self.network, self.state
         layout = layout or state.memory_format
-        if self._is_large() and layout is state.memory_format:
+        if self.is_large() and layout is state.memory_format:
             with put_back(state):
                 network.train()
                 schedule = LearningRates(self.experiment, state.optimizer, self.steps_per_epoch)
@@ -329,8 +312,7 @@ class Trainer:
                 network.load_state_dict(before)
                 network.zero_grad()
 
-    def _is_large(self) -> bool:
-        """Return True if one process's weights take over a tenth of the device's free memory."""
+    def is_large(self) -> bool:
         if self.team.size > 1 or self.experiment.model.compile:
             return False
         free_bytes = free_memory_bytes(self.device)
@@ -338,7 +320,6 @@ class Trainer:
         return free_bytes is not None and weights_bytes > _LARGE_SHARE * free_bytes
 
     def release(self) -> None:
-        """Free what was captured."""
         if isinstance(self.steps, GraphedSteps):
             self.steps.release()
         self.validator.release()
@@ -366,7 +347,6 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
         self.release()  # captured steps read tensors that are replaced below
         self.network.load_state_dict(state["network"])
         if self.state.average:
@@ -376,5 +356,8 @@ class Trainer:
             optimizer.load_state_dict(saved)
         self.state.schedule.load_state_dict(state["schedule"])
         self.state.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress.of(state["progress"])
+        progress = state["progress"]
+        metrics = [EpochMetrics(**values) for values in progress["metrics"]]
+        timings = [EpochTiming(**values) for values in progress["timings"]]
+        self.progress = Progress(progress["epochs_done"], metrics, timings)
         self.steps_done = self.progress.epochs_done * self.steps_per_epoch

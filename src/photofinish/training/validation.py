@@ -12,10 +12,8 @@ from torch import nn
 from photofinish.errors import ConfigError
 from photofinish.nested import map_nested, samples_in
 from photofinish.training.batches import Batch, Batches, map_batch
-from photofinish.training.cuda_recorder import Recorded, first_failure
-from photofinish.training.custom_step import CustomStep
-from photofinish.training.graphs import GraphedSteps, most_steps
-from photofinish.training.losses import Loss, Weight, predict, to_input
+from photofinish.training.graphs import GraphedSteps, Recorded, first_failure, most_steps
+from photofinish.training.losses import CustomStep, Loss, Weight, predict, to_input
 from photofinish.training.output_metrics import joined, monitored_value, rows_that_count
 from photofinish.training.state import TrainState
 from photofinish.training.step import Step
@@ -23,16 +21,17 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
 
 
 class Scores(NamedTuple):
-    """Result of validation on one batch, on the device."""
+    """Result of validation on one batch, or sums of all batches, on the device."""
 
     loss: torch.Tensor
+    """Summed loss of a batch, or of each batch."""
     weight: Weight
-    correct: torch.Tensor | None = None
-    """Number of correct predictions, or None if the task counts none."""
+    correct: Weight = 0
+    """Number of correct predictions. A custom step counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
     """Outputs and targets, if a metric needs them."""
@@ -50,16 +49,6 @@ class Sums(NamedTuple):
     """Outputs and targets of each batch, if early stopping follows a metric."""
 
 
-class _Totals(NamedTuple):
-    """Sums on the device."""
-
-    losses: torch.Tensor
-    """Summed loss of each batch."""
-    weight: Weight
-    correct: Weight
-    predicted: Weight
-
-
 class Validator:
     """Validation of a network, captured in one graph if its batches stay in place."""
 
@@ -71,12 +60,11 @@ class Validator:
         team: World,
         metric: Metric | None,
     ) -> None:
-        given, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
-        self._custom = CustomStep(given) if given else step.custom
+        settings, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
+        self._custom = CustomStep(settings) if settings else step.custom
         self._criterion, self._autocast = criterion, step.autocast
         self._team, self._metric = team, metric
-        self._captured: tuple[Recorded[_Totals], TrainState, list[Batch]] | None = None
-        """Captured validation, and what it reads."""
+        self._captured: tuple[Recorded[Scores], TrainState, list[Batch]] | None = None
         is_judged = self._custom is None
         self.has_accuracy = is_judged and task.has_accuracy
         if rule is None or rule.monitor == "validation_loss":
@@ -179,9 +167,9 @@ class Validator:
         return monitored_value(self._metric, self._criterion.task, joined(outputs), joined(targets))
 
 
-def _totals(scores: list[Scores]) -> _Totals:
-    correct = [batch.correct for batch in scores if batch.correct is not None]
-    return _Totals(
+def _totals(scores: list[Scores]) -> Scores:
+    correct = [batch.correct for batch in scores if isinstance(batch.correct, torch.Tensor)]
+    return Scores(
         torch.stack([batch.loss for batch in scores]),
         sum(batch.weight for batch in scores),
         torch.stack(correct).sum() if correct else 0,
@@ -189,6 +177,6 @@ def _totals(scores: list[Scores]) -> _Totals:
     )
 
 
-def _read_back(totals: _Totals, judged: list[tuple[Any, Any]]) -> Sums:
-    loss = totals.losses.cpu().double().sum().item()
+def _read_back(totals: Scores, judged: list[tuple[Any, Any]]) -> Sums:
+    loss = totals.loss.cpu().double().sum().item()
     return Sums(loss, float(totals.weight), float(totals.correct), float(totals.predicted), judged)

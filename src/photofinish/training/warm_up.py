@@ -9,9 +9,8 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from photofinish.training.batches import Batch, Batches, first_samples
-from photofinish.training.cuda_recorder import first_failure
 from photofinish.training.failures import is_out_of_memory
-from photofinish.training.graphs import GraphedSteps, fall_back
+from photofinish.training.graphs import GraphedSteps, fall_back, first_failure
 from photofinish.training.state import TrainState, put_back
 
 if TYPE_CHECKING:
@@ -99,20 +98,16 @@ def capture_steps(trainer: Trainer, steps: GraphedSteps) -> None:
         with put_back(trainer.state):
             steps.run_each_kind(trainer.state)
             validate_each_size(trainer, trainer.state)
-            _capture_validation(trainer, steps)
+            # Validation on other batches stays eager.
+            if trainer.validation and trainer.experiment.input.name == "resident":
+                why = trainer.validator.capture(trainer.state, trainer.validation, steps)
+                if why:
+                    steps.why += f"; validation is launched one by one: {why}"
+                    # A failed capture replaces the generator from which the steps' graphs draw.
+                    steps.release()
+                    steps.capture_epoch(trainer.state, trainer.training)
     except RuntimeError as error:
         trainer.release()
         trainer.team.forget_peak_memory()
         why = f"capturing them failed ({first_failure(error)})"
-        trainer.steps = fall_back(trainer.experiment, trainer.step, why)
-
-
-def _capture_validation(trainer: Trainer, steps: GraphedSteps) -> None:
-    """Capture validation if its batches are resident. Otherwise it stays eager."""
-    if trainer.validation is None or trainer.experiment.input.name != "resident":
-        return
-    if why := trainer.validator.capture(trainer.state, trainer.validation, steps):
-        steps.why += f"; validation is launched one by one: {why}"
-        # A failed capture replaces the device's generator, which the steps' graphs draw from.
-        steps.release()
-        steps.capture_epoch(trainer.state, trainer.training)
+        trainer.steps = fall_back(trainer, why)

@@ -21,8 +21,6 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 
 
 class World:
-    """World of one process with one device."""
-
     rank = 0
     size = 1
     """Number of processes, not devices."""
@@ -38,7 +36,6 @@ class World:
 
     @property
     def device_count(self) -> int:
-        """Number of devices, over all ranks."""
         return len(self.devices) * self.size
 
     def adapt(self, network: nn.Module) -> nn.Module:
@@ -54,11 +51,9 @@ class World:
         return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """Return every rank's value, in the order of ranks."""
         return [value]
 
     def all_reduce(self, value: torch.Tensor) -> torch.Tensor:
-        """Sum a tensor over all ranks, on its device."""
         return value
 
     def broadcast_object(self, value: Any) -> Any:
@@ -66,7 +61,6 @@ class World:
         return value
 
     def clock(self) -> Clock:
-        """Return a clock that waits for this process's devices and for all other ranks."""
         return Clock(self.devices[0])
 
     def forget_peak_memory(self) -> None:

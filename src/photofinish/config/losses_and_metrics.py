@@ -1,23 +1,105 @@
-"""Settings of the metrics that `evaluate` adds, and of early stopping."""
+"""Settings of losses, of the metrics that `evaluate` adds, and of early stopping."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, ValidationInfo, field_validator
 
 from photofinish.config.base import (
+    BUILT_IN,
+    OWN,
     CustomCode,
     NonNegativeFloat,
+    PositiveFloat,
     PositiveInt,
     Settings,
+    Share,
+    built_in_or_own,
     spelled_out,
 )
+from photofinish.config.pytorch_names import LOSSES as PYTORCH_LOSSES
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
 
+BUILT_IN_LOSSES_BY_CLASS = {
+    "CrossEntropyLoss": "cross_entropy",
+    "MSELoss": "mse",
+    "L1Loss": "l1",
+    "SmoothL1Loss": "smooth_l1",
+    "BCEWithLogitsLoss": "bce_with_logits",
+}
+# Not strict, because _find_loss turns JSON into Python's objects, whose lists are no tuples.
+NumberForEach = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, strict=False)] | None
 TORCHMETRICS = "torchmetrics.functional"
+_MLFLOW_NAME = re.compile(r"[\w./ -]+")
+
+
+class CrossEntropy(Settings):
+    """Loss torch.nn.CrossEntropyLoss, for one class per sample."""
+
+    name: Literal["cross_entropy"]
+    label_smoothing: Share = 0.0
+    weight: NumberForEach = None
+    """Weight of each class. The mean divides by the sum of the samples' weights."""
+    ignore_index: Annotated[int, Field(ge=-(2**31), lt=2**31)] = -100
+    """Class of positions that are ignored, if samples have a class for each position."""
+
+
+class ValueLoss(Settings):
+    """Loss torch.nn.MSELoss or L1Loss, for values."""
+
+    name: Literal["mse", "l1"]
+
+
+class SmoothL1(Settings):
+    """Loss torch.nn.SmoothL1Loss, for values."""
+
+    name: Literal["smooth_l1"]
+    beta: PositiveFloat = 1.0
+
+
+class BceWithLogits(Settings):
+    """Loss torch.nn.BCEWithLogitsLoss, for several labels per sample."""
+
+    name: Literal["bce_with_logits"]
+    pos_weight: PositiveFloat | NumberForEach = None
+    """Weight of a positive label, for all labels or for each. A negative label has weight 1.
+
+    The mean divides by the number of items, not by these weights.
+    """
+
+
+class CustomLoss(CustomCode):
+    """Class of torch.nn such as HuberLoss, or a custom class or function of (outputs, targets).
+
+    Custom code returns the mean over the batch, or a sum and the weight to divide by.
+    """
+
+
+_BuiltInLoss = Annotated[
+    CrossEntropy | ValueLoss | SmoothL1 | BceWithLogits, Field(discriminator="name")
+]
+
+
+def _find_loss(block: Any) -> Any:
+    """Replace a name from torch.nn (`HuberLoss`, `huber`) by the built-in name or a reference."""
+    name = block.get("name") if isinstance(block, dict) else None
+    if not isinstance(name, str) or is_reference(name) or name in BUILT_IN_LOSSES_BY_CLASS.values():
+        return block
+    try:
+        class_name = PYTORCH_LOSSES.reference(name).name
+    except ValueError:
+        return block  # reported later, with the allowed names
+    return block | {"name": BUILT_IN_LOSSES_BY_CLASS.get(class_name, f"torch.nn:{class_name}")}
+
+
+Loss = Annotated[
+    Annotated[_BuiltInLoss, Tag(BUILT_IN)] | Annotated[CustomLoss, Tag(OWN)],
+    built_in_or_own("name"),
+    BeforeValidator(_find_loss),
+]
 
 
 class Metric(CustomCode):
@@ -38,21 +120,16 @@ class Metric(CustomCode):
 
     @property
     def is_of_torchmetrics(self) -> bool:
-        """Return True for a function of torchmetrics.functional, False for custom code."""
         return self.reference.module == TORCHMETRICS
 
     @property
     def label(self) -> str:
-        """Return the name of the metric's column."""
-        given = (self.model_extra or {}).get("as")
-        return str(given or self.reference.name.rpartition(".")[2])
+        chosen = (self.model_extra or {}).get("as")
+        return str(chosen or self.reference.name.rpartition(".")[2])
 
 
 def _metric_reference(name: str) -> CodeReference:
     return CodeReference.of(name if is_reference(name) else f"{TORCHMETRICS}:{name}")
-
-
-_MLFLOW_NAME = re.compile(r"[\w./ -]+")
 
 
 def _check_labels(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
