@@ -345,11 +345,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("result", "message"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_names_the_sample(
-    load: Load, result: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # PyTorch waits so long for a worker that failed.
-    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+def test_a_fault_names_the_sample(load: Load, result: str, message: str) -> None:
     workers = int(result == "1 / 0")
     with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
@@ -483,7 +479,6 @@ def train_until_the_fault(fault: str, output: Path) -> None:
     with output.open("wb") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
-    torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL = 0.5  # of looking for a parent
     run_stage(lambda: train(fault))
 
 

@@ -274,6 +274,38 @@ def test_a_stage_depends_on_the_files_that_it_imports(script: Path) -> None:
     assert {name for name in stage_code(script).root if name.endswith(".py")} == imported
 
 
+RUN_BY = {
+    "": (
+        *("config/problems.py", "config/loader.py"),
+        *("commands/cli.py", "planning/checks.py", "planning/plan.py"),
+    ),
+    "compare": (
+        *("wording.py", "reporting/report.py", "reporting/templates/report.css"),
+        *("reporting/templates.py", "answer/record.py"),
+        *("answer/comparison.py", "tracking/mlflow_worker.py", "tracking/documents.py"),
+        *("config/compare.py", "config/tables/prices.csv", "results/figures.py"),
+    ),
+    "split": ("data/split.py",),
+    "measure": ("measure/measure.py", "measure/attribution.py"),
+    "compare measure script": ("results/measured.py",),
+    "script": ("inside/hooks.py", "inside/recorder.py", "scripts/run_script.py"),
+    "measure train": ("training/trainer.py", "training/step.py"),
+    "train": ("runs/train.py", "runs/training.py"),
+    "evaluate measure train": ("training/losses.py",),
+    "evaluate": ("evaluation/evaluate.py",),
+}
+"""Files that some stages and no others run, by the stages."""
+
+
+def test_an_edited_file_runs_the_stages_that_import_it() -> None:
+    """DVC runs a stage again if its file below data/plan/code changes (test_pipeline.py)."""
+    codes = {script.stem: stage_code(script).root for script in SCRIPTS if script.stem != "plan"}
+    for stages, files in RUN_BY.items():
+        for file in files:
+            running = {stage for stage in codes if f"photofinish/{file}" in codes[stage]}
+            assert running == set(stages.split()), file
+
+
 CODE = """\
 # A comment
 def f(x):
