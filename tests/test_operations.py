@@ -55,6 +55,11 @@ def test_a_linear_layer_is_a_product_forward_and_up_to_two_backward() -> None:
     assert found.flops == 2 * first + 3 * second
 
 
+def test_a_dropout_saves_a_byte_for_each_value_as_it_does_on_a_gpu() -> None:
+    found = counted(nn.Sequential(nn.Linear(10, 20), nn.Dropout(0.5)), 10)
+    assert found.saved_tensor_bytes == IMAGES * (4 * 10 + 20)
+
+
 def test_a_convolution_applies_its_filter_at_each_place_of_its_output() -> None:
     found = counted(nn.Conv2d(3, 8, 3, stride=2, padding=1), 3, 16, 16)
     assert found.flops == 2 * 2 * IMAGES * 3 * 8 * 8 * 8 * 9

@@ -85,11 +85,12 @@ def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> dict[str, 
         "tried_threads": timed.threads,
         "attribution": attribution,
         "not_attributed": why_not,
-        **count(trainer),
+        **operation_fields(trainer),
     }
 
 
-def count(trainer: Trainer) -> dict[str, Any]:
+def operation_fields(trainer: Trainer) -> dict[str, Any]:
+    """Return the operations of a step as fields of `StepMeasurements`, or why there are none."""
     operations, why_not = attempt(partial(count_operations, trainer))
     return {"operations": operations, "not_counted": why_not}
 
@@ -265,8 +266,8 @@ def _configured(
     *,
     is_cast: bool,
 ) -> Iterator[None]:
-    # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
     """Set up torch as for these settings, and restore it."""
+    # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     with torch_restored(), cast() if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())

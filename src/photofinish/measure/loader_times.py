@@ -126,8 +126,8 @@ def try_workers(
         return None
     others = _children()
     loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
-    ends = [time.perf_counter()]
     with closing(loader.first_batches(count)) as loaded:
+        ends = [time.perf_counter()]  # after the epoch's order, which no worker makes
         for _ in islice(loaded, count):  # not to their end, with which the workers end
             ends.append(time.perf_counter())
             if len(ends) <= count and not seconds_left(ends_seconds):

@@ -10,7 +10,7 @@ from typing import Any
 
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import attempt, count, profile
+from photofinish.measure.attribution import attempt, operation_fields, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Budget
 from photofinish.measure.loader_tries import measure_loader
@@ -121,7 +121,7 @@ def _profile(
             f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
         )
         if is_alone and not trainer.experiment.model.compile:
-            return {"not_attributed": why} | count(trainer)
+            return {"not_attributed": why} | operation_fields(trainer)
         return {"not_attributed": why, "not_counted": why}
     computing_seconds = sum(part.seconds - (part.waiting_seconds or 0.0) for part in parts)
     step_seconds = computing_seconds / sum(part.steps for part in parts)

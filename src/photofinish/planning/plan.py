@@ -127,7 +127,7 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
 
 
 def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
-    """Classes of PyTorch need no hash, because the device's file has PyTorch's version."""
+    """Hash custom code. Classes of PyTorch need none: the device's file has PyTorch's version."""
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
 
 

@@ -38,7 +38,8 @@ _SHUTDOWN_SECONDS = 10
 def launch(host: CpuTarget | GpuTarget, what: str, remedy: str = "") -> None:
     """Run this process's command again, once for each process of the host, and wait.
 
-    The error of a process that fails ends with `remedy`.
+    The machine's lock is held meanwhile, and names `what` runs. The error of a process that fails
+    ends with `remedy`.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
@@ -107,7 +108,7 @@ def failures_left_to_the_stage() -> Iterator[None]:
 
 @contextmanager
 def team_for(run: Run, rank: Rank | None) -> Iterator[World]:
-    """Yield this process's world. It raises NoAcceleratorError before it connects to the others."""
+    """Yield this process's world. Raise NoAcceleratorError before connecting to other ranks."""
     host, device, indices = run.host, CPU, tuple[int, ...]()
     if isinstance(host, GpuTarget):
         if host.missing:

@@ -80,8 +80,9 @@ class Trainer:
         self.steps: Steps = self.step
         """How steps are launched, chosen by `prepare`."""
         self.validator = Validator(experiment, self.criterion, self.step, self.team, monitored)
-        own = experiment.batch_transform
-        self.batch_transform = BatchTransform(own, experiment.seed, classes) if own else None
+        self.batch_transform: BatchTransform | None = None
+        if transform := experiment.batch_transform:
+            self.batch_transform = BatchTransform(transform, experiment.seed, classes)
         self.steps_per_epoch = training.steps
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
