@@ -233,11 +233,14 @@ def test_a_script_that_ends_is_measured_whole_and_its_output_is_shown(
     (answer,) = run(script, "--epochs", "3", start=COLD, limits=limits)
     printed = capfd.readouterr().out
     assert "done" in printed
-    assert "what follows the last step" not in printed
+    assert "Not counted, as not seen" not in printed
     assert answer["job"]["name"] == "the whole run"
     assert (answer["job"]["epochs"], answer["job"]["epoch_steps"]) == (3, 10)
     assert "extrapolated" not in answer["answer"]["lines"][0]
     assert Path("saved").exists()
+    hundred = Length("epochs", 100, "--epochs")
+    run(script, "--epochs", "3", limits=limits, length=hundred)
+    assert "Not counted, as not seen: early stopping.\n" in capfd.readouterr().out
 
 
 SLOW_ROWS = f"""

@@ -193,6 +193,19 @@ class Worth:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
+    def idle_to_busy(self) -> Interval | None:
+        """Interval of the speed-up from an idle CPU to the busy one, or None if it wasn't busy.
+
+        Return None also if the idle CPU's time is unknown.
+        """
+        if not (self.gpu and self.time_here.idle_seconds):
+            return None
+        there = self.gpu.time
+        if self.gpu.job and self.gpu.job.busy:  # its time has no interval
+            there = UncertainTime(there.seconds)
+        return self.time_here.idle.over(there)[0], self.time_here.busy.over(there)[1]
+
+    @property
     def here(self) -> UncertainTime:
         """Time on the CPU, without an interval if it was busy."""
         return self.time_here.shown

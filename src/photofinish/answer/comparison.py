@@ -159,7 +159,10 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class SameModel:
-    """Finding on models that were not trained here on both devices. At most one field is set."""
+    """Finding on models that were not trained here on both devices: on a record, or a first step.
+
+    Nothing is set if there is neither.
+    """
 
     record: RecordedModel | None = None
     script: SameScript | None = None

@@ -68,6 +68,7 @@ def _estimate_step(
     return estimate_step(
         operations,
         accelerator,
+        # A device without the precision in the settings replaces it.
         run.settings.precision if run.settings else run.precision,
         min(seconds),
         is_captured=are_captured(settings, operations),

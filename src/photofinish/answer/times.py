@@ -127,7 +127,7 @@ class ByLoad:
 
     @property
     def shown(self) -> UncertainTime:
-        """Time as busy as now, without an interval unless the machine was quiet."""
+        """Time as busy as when measured, without an interval unless the machine was quiet."""
         unknown = UncertainTime(self.busy.seconds, math.inf, math.inf)
         return unknown if self.is_busy else self.busy
 

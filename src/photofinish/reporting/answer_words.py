@@ -198,11 +198,9 @@ def there_text(job: JobRecord) -> str:
 
 def speedup_text(worth: Worth) -> str:
     """Return `12x faster (10-15)`, or how much slower, or both ends if it may be either."""
-    value, interval = worth.speedup, worth.interval
+    value, interval = worth.speedup, worth.idle_to_busy or worth.interval
     if value is None:
         return say("wide")
-    if worth.gpu and (idle_seconds := worth.time_here.idle_seconds):
-        interval = idle_seconds / worth.gpu.time.seconds, value
     if interval and is_wide(interval):
         least, _ = interval
         return say("at least faster", least=factor(least)) if least > 1 else say("wide")

@@ -175,7 +175,8 @@ def seen_line(run: Job, watched: Watched | None) -> str:
     if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
     is_cut = bool(watched and watched.status != 0)
-    if is_cut or (run.settings and run.settings.stops_early):
+    is_longer = bool(watched and run.is_extrapolated)  # than a run that ended by itself
+    if is_cut or is_longer or (run.settings and run.settings.stops_early):
         unseen.append(say("unseen stop"))
     if is_cut:
         unseen.append(say("unseen end"))

@@ -26,7 +26,7 @@ class Figure:
     """True if `dvc metrics` shows it."""
     value: Callable[[Job], Any] = lambda _job: None
     mlflow: str = ""
-    """Metric of the run in MLflow. By default its name."""
+    """Metric of the run in MLflow, for a row of FIGURES. By default its name."""
     needs_steps: bool = False
     """True if it is missing for a job that is timed as a whole."""
 

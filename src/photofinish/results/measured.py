@@ -194,9 +194,14 @@ def read_trained(folder: Path) -> tuple[records.TrainingTimes, Measured]:
     return trained, measured
 
 
-def read_records(name: str, folder: Path, training: records.TrainingRecord) -> TrainedRecords:
-    """Read what a device's folder has of this training: all but scores and further seeds."""
-    times, measured = read_trained(folder)
+def with_history(
+    name: str,
+    folder: Path,
+    training: records.TrainingRecord,
+    times: records.TrainingTimes,
+    measured: Measured,
+) -> TrainedRecords:
+    """Return what a device's folder has of this training: all but scores and further seeds."""
     return TrainedRecords(
         name,
         training,
