@@ -178,9 +178,9 @@ def test_an_estimate_of_the_job_has_its_start_up_its_error_and_its_cost() -> Non
     assert on_t4
     assert on_m1 is None
     assert on_t4.epoch_seconds == pytest.approx(STEPS * step.seconds)
-    assert on_t4.startup_seconds == once_seconds + CONTEXT_SECONDS[1]
+    assert on_t4.once_seconds == once_seconds + CONTEXT_SECONDS[1]
     passes_seconds = EPOCHS * on_t4.epoch_seconds * (1 + 0.1 / 0.38)  # with validation
-    job_seconds = on_t4.startup_seconds + passes_seconds
+    job_seconds = on_t4.once_seconds + passes_seconds
     assert on_t4.job.seconds == pytest.approx(job_seconds)
     slow_steps = job_seconds + passes_seconds * (step.spread[2] / step.seconds - 1)
     slow_cpu = slow_steps + (OTHER_CPU - 1) * once_seconds
@@ -305,7 +305,7 @@ def test_a_linear_network_that_waits_for_its_loader_is_no_faster_on_a_gpu() -> N
     assert (decision.answer, decision.worth.reason) == ("No", "loading")
     assert estimate.epoch_seconds == pytest.approx(14.5, rel=0.02)
     low_seconds, high_seconds = estimate.job.interval
-    assert low_seconds < estimate.startup_seconds + 5 * (14.5 + 0.1) < high_seconds
+    assert low_seconds < estimate.once_seconds + 5 * (14.5 + 0.1) < high_seconds
 
 
 @pytest.mark.parametrize("is_captured", [True, False])

@@ -17,7 +17,7 @@ from photofinish.answer.candidates import Answer, Runs, Worth
 from photofinish.answer.comparison import Comparison
 from photofinish.answer.diagnosis import Remedy
 from photofinish.answer.times import MACHINE, UncertainTime, error_of_mean
-from photofinish.answer.word import bounded, decide_rented, measured, not_estimated, of_rented
+from photofinish.answer.word import bounded, decide_rented, not_estimated, of_gpu_here, of_rented
 from photofinish.config.compare import Comparing
 from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
@@ -85,7 +85,7 @@ def decide_all(pairs: Sequence[Comparison], sampled_seconds: float = 0.0) -> lis
     rented = {key: decide_rented(sweep) for key, sweep in sweeps.items()}
     decisions = []
     for pair in pairs:
-        worth = measured(pair) or _without_gpu(pair, rented.get(_sweep(pair)))
+        worth = of_gpu_here(pair) or _without_gpu(pair, rented.get(_sweep(pair)))
         if worth.is_yes and pair.slow_kernels:  # a fair CPU computes in fp32
             worth = replace(worth, answer="Can't tell")
         decisions.append(Decision(worth, _action(pair, worth, sampled_seconds)))

@@ -48,7 +48,7 @@ class Estimate:
     epoch_seconds: float
     steps_seconds: float
     """Time of an epoch's steps, without waiting for their batches."""
-    startup_seconds: float
+    once_seconds: float
     """What happens once, as measured here, plus the time to start a GPU."""
     job: UncertainTime
     """Job's time if the step's estimate is off as nine of ten are, and the CPU's by a factor."""
@@ -92,7 +92,7 @@ class EstimatedJob:
         # A script that loads no batches has steps without samples.
         steps = samples / operations.images if samples else run.steps_per_epoch or 1
         self._steps = measured_over_estimated(run, operations, measured) * steps
-        self._startup_seconds = run.once_seconds
+        self._once_seconds = run.once_seconds
         self._loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
         self._most_loading_seconds = steps * (
             (run.script and run.script.step_loading_seconds) or 0.0
@@ -120,7 +120,7 @@ class EstimatedJob:
         return Estimate(
             epoch_seconds,
             self._steps * step.seconds,
-            self._startup_seconds + CONTEXT_SECONDS[1],
+            self._once_seconds + CONTEXT_SECONDS[1],
             self._time(step, loading_seconds),
             _larger_batch(run, operations, accelerator, step),
             self._most_loading_seconds > epoch_seconds,
@@ -153,7 +153,7 @@ class EstimatedJob:
             if self._rollout_seconds and cpu:  # if fast, it is validation
                 between_seconds += self._rollout_seconds
                 passes = 1.0
-            once_seconds = self._startup_seconds + epochs * between_seconds
+            once_seconds = self._once_seconds + epochs * between_seconds
             return (
                 cpu_factors[cpu] * once_seconds
                 + CONTEXT_SECONDS[start]

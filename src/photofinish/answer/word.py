@@ -41,7 +41,7 @@ noisy jobs would read *Can't tell yet*.
 _RANKS: dict[Answer, int] = {"Probably yes": 0, "Close call": 1, "Can't tell": 1, "No": 2}
 
 
-def measured(pair: Comparison) -> Worth | None:
+def of_gpu_here(pair: Comparison) -> Worth | None:
     """Decide by the job's time on the GPU here, or return None if none trained it."""
     if pair.gpu is None:
         return None
@@ -183,7 +183,7 @@ def _with_seeds(cpu: Job, gpus: Sequence[Candidate]) -> list[Candidate]:
         if gpu.job:  # of a record, which may have other seeds
             passes_seconds = gpu.job.passes_seconds
         elif gpu.option and gpu.option.estimate:
-            passes_seconds = gpu.time.seconds - gpu.option.estimate.startup_seconds
+            passes_seconds = gpu.time.seconds - gpu.option.estimate.once_seconds
         seeds_seconds = cpu.seeds_seconds / cpu.passes_seconds * passes_seconds
         time = replace(gpu.time, seconds=gpu.time.seconds + seeds_seconds)
         with_seeds.append(replace(gpu, time=time))

@@ -100,6 +100,7 @@ def answer_text(job: JobRecord) -> str:
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
         time_here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
     cause = short_cause(job, "gpu" if worth.is_here and worth.answer == "No" else "cpu")
+    waits, share = _waits(job, worth)
     text = say(
         kind,
         phrase=phrase(worth),
@@ -113,7 +114,7 @@ def answer_text(job: JobRecord) -> str:
         speedup="" if worth.terms.least_seconds else speedup_text(worth),
         most=max(0.0, worth.time_here.busy.interval[1] - worth.terms.start_seconds),
         saves=saves_text(worth),
-        waits=_waits(job, worth),
+        waits=say(waits, share=share) if waits else "",
         cost=cost_text(worth.gpu) if worth.gpu else "",
         cause=cause if worth.reason != "arithmetic" or worth.is_yes else "",
         unknown=_unknown(job, worth, cause),
@@ -230,21 +231,21 @@ def saves_text(worth: Worth) -> str:
     return say("saves", gained=saving, worth=worth) if saving else ""
 
 
-def _waits(job: JobRecord, worth: Worth) -> str:
-    """Return what a GPU would wait for during most of its time, or an empty text."""
+def _waits(job: JobRecord, worth: Worth) -> tuple[str, float]:
+    """Return the text's key for what a GPU would mostly wait for, or "", and its share."""
     estimate = worth.gpu.option.estimate if worth.gpu and worth.gpu.option else None
     if estimate is None or worth.jobs > 1:
-        return ""
-    if estimate.startup_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
-        return ""
+        return "", 0.0
+    if estimate.once_seconds > MOST_OF_IT * estimate.job.seconds:  # which no GPU shortens
+        return "", 0.0
     waiting_seconds = estimate.epoch_seconds - estimate.steps_seconds
     if job.is_script:  # it may have other work between its steps, too
         own_seconds = job.cpu.waiting_share * job.cpu.median_epoch_seconds
         waiting_seconds = min(waiting_seconds, own_seconds)
     share = waiting_seconds / estimate.epoch_seconds
     if share > MOST_OF_IT:
-        return say("waits for data", share=share)
-    return say("waits for launches") if estimate.larger_batch else ""
+        return "waits for data", share
+    return "waits for launches" if estimate.larger_batch else "", 0.0
 
 
 def slow_loading(job: JobRecord) -> Iterator[str]:
@@ -252,8 +253,9 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
     worth, loaders = job.worth, [run.loader for run in job.runs if run.loader]
     lines = [loader.slow_line for loader in loaders if loader.slow_line]
     causes = {cause.likely or cause.cause for known in job.causes.values() for cause in known}
-    waits = _waits(job, worth) not in ("", say("waits for launches"))
-    if lines and (waits or "input-bound" in causes or _kind(job, worth) == "no by loading"):
+    waits, _ = _waits(job, worth)
+    is_waiting = waits == "waits for data"
+    if lines and (is_waiting or "input-bound" in causes or _kind(job, worth) == "no by loading"):
         yield say("slow line", share=lines[0][0], line=lines[0][1])
 
 

@@ -105,7 +105,7 @@ class Job:
     startup_seconds: float
     startup_cpu_seconds: float | None
     once_seconds: float
-    """Time outside the passes: start-up, writing results."""
+    """Time outside the passes: start-up, a first epoch's excess, writing results."""
     passes_seconds: float
     """Duration of all passes of the whole job, extrapolated if not all of it was timed."""
     seeds_seconds: float
