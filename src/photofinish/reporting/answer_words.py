@@ -368,6 +368,8 @@ def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -
         share = max(share_of_others(run.load) for job in busy for run in job.runs)
         names = [job.name for job in busy] if len(jobs) > 1 else []
         lines.append(say("legend of busy", jobs=names, share=share))
+    if measured := [job.name for job in jobs if any(run.has_busy_steps for run in job.runs)]:
+        lines.append(say("legend of busy steps", jobs=measured))
     for worth in (job.worth for job in jobs if job.worth.is_elsewhere):
         keys = say("keys of ask" if is_asked else "keys of renting")
         line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)

@@ -144,6 +144,8 @@ TEMPLATES = {
     "named": "{phrase}: {jobs:commas}.",
     "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
     "of the CPU)], so these times may be too long.",
+    "legend of busy steps": "The machine was busy while the steps of {jobs:list} were measured, so "
+    "their times are left out and estimates are less certain.",
     "legend of renting": "Renting must save {terms.worth_seconds:time} after "
     "{terms.start_seconds:time} of setup[ ({keys})].",
     "legend of using": "A GPU elsewhere must save {terms.worth_seconds:time}[ after "
@@ -263,7 +265,7 @@ TEMPLATES = {
     # Doubts.
     "busy times": "The machine was busy ({why:list}), so the {device}'s times may be too long.",
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
-    "their times may be too long. To measure them again: {command}.",
+    "their times are left out. To measure them again: {command}.",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
     "not deterministic": "With `deterministic: false`, results don't repeat bit for bit.",
     "machines": "The devices are in different machines: {hosts:list}.",
