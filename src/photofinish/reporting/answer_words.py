@@ -291,6 +291,9 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     """
     action, worth, kind = job.action, job.worth, str(job.action.kind)
     if kind == "measure again" and command is not None:
+        for run in job.runs:
+            if run.script and run.script.ended:
+                return say("ask when mended", ended=run.script.ended, seen=run.done_text)
         return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
         stage, devices = "script" if job.is_script else "train", action.devices

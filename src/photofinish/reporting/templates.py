@@ -103,6 +103,7 @@ TEMPLATES = {
     "sample longer": "ask again with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
     "ask again": "ask again when the machine is idle ({took:time}).",
+    "ask when mended": "fix what ended the command after {seen} ({ended}), then ask again.",
     "try a GPU": "run it once on {gpu}.",
     "try a rented GPU": "time it on {gpu}[ ({price})]: {rent}.",
     "compare in fp32": "compare in `precision: fp32`, which is fair to this CPU.",
