@@ -182,7 +182,23 @@ def test_a_length_is_a_number_above_0(
     with pytest.raises(SystemExit) as raised:
         main()
     assert raised.value.code == 2
-    assert option in capsys.readouterr().err
+    assert f"argument {option}: {value} isn't a positive number\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "hint"),
+    [
+        ("raise OSError", "before an import of torch was seen."),
+        ("import torch", "Use the Python that has torch"),
+    ],
+)
+def test_a_script_that_fails_early_gets_the_hint_about_torch_only_if_torch_is_missing(
+    script: str, hint: str
+) -> None:
+    Path("torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    assert hint in _refusal(script).splitlines()[-1]
+    with pytest.raises(UserError, match=r"status 2, before an import of torch was seen\.$"):
+        ask([sys.executable, "missing.py"], None, LIMITS, AskFiles())
 
 
 @pytest.mark.parametrize(

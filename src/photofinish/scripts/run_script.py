@@ -210,7 +210,7 @@ def watch(
         print(_FOR_EACH.format(trained.ranks), file=sys.stderr)
         return watch(command, kind=kind, limits=limits, is_seeded=is_seeded, gpus=trained.ranks)
     if trained is None or watched.figures is None or trained.unseen:
-        text = _no_steps(trained or Process(), kind, status, watched.ended_at - watched.began_at)
+        text = _no_steps(trained or Process(), kind, watched)
         if status:
             text = f"{watched.output}\n{text}"
         raise NoStepsError(text, watched)
@@ -331,7 +331,7 @@ def _follow(
     return None
 
 
-def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: float) -> str:
+def _no_steps(process: Process, kind: str, watched: Watched) -> str:
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     found = process.failure
@@ -345,9 +345,9 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
         if not found.is_own_check:
             mend = f"Nothing on the CPU stands in for it ({found.text})"
         return f"{found.at} needs a GPU: `{found.line}`. {mend}."
-    how = f"ended with exit status {status}"
+    status, how = watched.status, f"ended with exit status {watched.status}"
     if status is None:
-        how = f"was stopped after {seconds(ran_seconds)}"
+        how = f"was stopped after {seconds(watched.ended_at - watched.began_at)}"
     option = "--patience"
     others = process.others
     if not process.has_torch:
@@ -358,6 +358,8 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
         if others:
             what = f"imported {listed([*others])} but not torch, and only torch can be watched"
             option = ""
+        elif status and "No module named 'torch'" not in watched.output:
+            return f"the command {how}, before an import of torch was seen."
     elif process.steps:
         what = f"took only {counted(process.taken_steps, 'step')}, too few to time one"
         option = "--seconds"
