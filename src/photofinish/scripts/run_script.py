@@ -315,7 +315,9 @@ def _follow(
                 progress.say(warning)
                 said = warning
             continue
-        if not has_begun:
+        if has_begun:
+            load.sample()  # programs that come and go are busy for seconds, not on average
+        else:
             load.begin()
             has_begun = True
         figures, passed_seconds = trained.figures(), now - first_step_at
