@@ -8,7 +8,7 @@ from pathlib import Path
 from _start import run_stage, working
 
 from photofinish.config.base import read_plan
-from photofinish.config.metrics import MetricsPlan
+from photofinish.config.losses_and_metrics import MetricsPlan
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation

@@ -22,6 +22,7 @@ from rehearsal_device import Counts, counts, most_held_bytes
 from torch import nn
 from torch.optim import SGD
 from torchvision import models
+from torchvision.models.resnet import BasicBlock
 
 from photofinish.data.packed import PackedSplit
 from photofinish.data.split import split
@@ -292,10 +293,10 @@ NETWORKS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "norm": (PIXELS, sequence(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True))),
     "words": (WORDS, sequence(nn.Linear(96, 192), nn.Tanh(), nn.Linear(192, 96))),
     "sound": (WORDS, sequence(nn.Conv1d(64, 32, 5), nn.Softmax(-1), nn.AvgPool1d(2))),
-    "resnet18": (PIXELS, models.resnet18),
+    "resnet": (PIXELS, partial(models.ResNet, BasicBlock, [1, 1, 1, 1])),
     "squeezenet": (PIXELS, partial(models.squeezenet1_1, dropout=0.0)),
     "shufflenet": (PIXELS, models.shufflenet_v2_x0_5),
-    "densenet121": (PIXELS, models.densenet121),
+    "densenet": (PIXELS, partial(models.DenseNet, block_config=(2, 4, 3, 2))),
 }
 
 

@@ -80,10 +80,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST = (
-    *("pipeline", "kill_and_resume", "accelerator_rehearsal", "fleet", "distributed", "benchmarks"),
-    *("scripts", "gate", "ask", "commands", "imports", "golden"),
+    *("fleet", "kill_and_resume", "pipeline", "accelerator_rehearsal", "commands", "ask"),
+    *("distributed", "benchmarks", "golden", "inside", "mlflow_faults", "gate"),
 )
-"""Files of tests that take from one to five minutes, longest first."""
+"""Files of tests that take from a quarter of a minute to one, longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -99,12 +99,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+_of_this_run: list[Path] = []
+"""Folder for what all workers of xdist share."""
+
+
 @pytest.fixture(scope="session", autouse=True)
-def own_environment() -> Iterator[None]:
+def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Give programs that tests start a lock of this test run, and compiled imports.
 
     No project or MLflow server of the user's counts.
     """
+    root = tmp_path_factory.getbasetemp()
+    _of_this_run[:] = [root.parent if "PYTEST_XDIST_WORKER" in os.environ else root]
     with (
         tempfile.TemporaryDirectory(prefix="pf-") as folder,
         pytest.MonkeyPatch.context() as monkeypatch,
@@ -341,21 +347,44 @@ def prepare_stage(
     return prepare
 
 
+def made_once(name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that is made once for all workers of xdist."""
+    (root,) = _of_this_run
+    made = root / name
+    with FileLock(root / f"{name}.lock"):
+        if not made.is_dir():
+            make(making := root / f"making-{name}")
+            making.rename(made)
+    return made
+
+
 @pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make MLflow's database once for all workers of xdist, because its tables take seconds."""
+def empty_database() -> Path:
+    """Make MLflow's database once, because its tables take seconds."""
     from photofinish.tracking.store import open_store
 
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    database = root / "made" / "mlflow.db"
-    with FileLock(root / "mlflow.lock"), warnings.catch_warnings():
-        if not database.is_file():
-            warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
-            open_store(root / "making", root / "making" / ".photofinish")
-            (root / "making").rename(root / "made")
-    return database
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, of MLflow's tables
+        made = made_once("mlflow", lambda folder: open_store(folder, folder / ".photofinish"))
+    return made / "mlflow.db"
+
+
+def keep_known_code(project: Path) -> None:
+    """Write the hashes of photofinish's files, which an earlier `plan` would have kept.
+
+    They take most of the time of a small training.
+    """
+
+    def plan(folder: Path) -> None:
+        shutil.copytree(ROOT / "stages", folder / "stages")
+        shutil.copy(ROOT / "examples/mnist-linear.yaml", folder / "params.yaml")
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+        command = [sys.executable, "stages/plan.py"]
+        run_command(command, folder, environment).check_returncode()
+
+    kept = Path(".photofinish/code.json")
+    (project / kept).parent.mkdir(exist_ok=True)
+    shutil.copy(made_once("planned", plan) / kept, project / kept)
 
 
 @pytest.fixture
@@ -477,6 +506,7 @@ def clone_project(root: Path) -> Project:
     environment["PYTHONPATH"] = str(root / "src")
     project = Project(root, environment)
     commit_all(root)
+    keep_known_code(root)
     return project
 
 
@@ -524,7 +554,9 @@ def custom_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cu
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(
+    tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> dict[str, str]:
     """Return the environment of a process with the simulated accelerator."""
     from rehearsal.rehearsal_device import build, compiler
     from training_stage import clean_environment
@@ -533,5 +565,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if found is None:
         pytest.skip("no C++ compiler here to build the simulated accelerator with")
     folder = tmp_path_factory.mktemp("plug-in") / "rehearsal"
-    build(folder, found)
+    cache: Any = getattr(pytestconfig, "cache", None)  # -p no:cacheprovider leaves it out
+    build(folder, found, cache.mkdir("rehearsal") if cache else tmp_path_factory.mktemp("kept"))
     return clean_environment() | {"PYTHONPATH": os.pathsep.join([str(folder), str(ROOT / "src")])}

@@ -65,6 +65,7 @@ def plant(cpu_host: CpuTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Plant the runs on a GPU and, if wanted, on the CPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("photofinish.scripts.run_script._POLL_SECONDS", 0.1)
 
     def plant(
         on_gpu: Process | None, on_cpu: Process | None = None, **startup_seconds: float

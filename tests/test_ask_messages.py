@@ -38,6 +38,7 @@ def _refusal(script: str, python: str = sys.executable) -> str:
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_script, "_POLL_SECONDS", 0.1)
 
 
 def test_a_fixed_cuda_device_means_the_cpu_and_another_error_does_not(
@@ -94,7 +95,7 @@ net = torch.nn.Linear(2, 1)
 for _ in range(4):
     for weight in net.parameters():
         weight.data += 0.1 * torch.randn_like(weight)
-    time.sleep(1)
+    time.sleep(0.3)
 """
 
 
@@ -264,7 +265,7 @@ while True:
 """
     Path("train.py").write_text(script, encoding="utf-8")
     command = [warm_python.executable(), "train.py", "--epoch", "7"]
-    watched = run_script.watch(command, kind="cpu", limits=Limits(1, 60))
+    watched = run_script.watch(command, kind="cpu", limits=Limits(0.5, 60))
     monkeypatch.setattr("photofinish.commands.ask.watch", lambda *_, **__: watched)
     assert watched.process
     for on_command_line, wanted, line in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -348,6 +349,7 @@ def test_a_fault_names_the_sample(load: Load, result: str, message: str) -> None
     workers = int(result == "1 / 0")
     with pytest.raises(UserError, match=message):
         changes(load(f"{HEAD}def noise(item): return {result}\n", workers=workers), 0)
+    gc.collect()
 
 
 def test_training_and_validation_are_both_normalised_or_neither(custom_files: CustomFiles) -> None:

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from conftest import MakeResult
 from outputs import comparison_rows, record_of, verdict
@@ -23,7 +22,6 @@ from result_files import (
     DeviceResult,
     made_up_attribution,
     measured_of,
-    pair_of,
     paired,
     read_pair,
     text_of,
@@ -38,7 +36,7 @@ from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
 from photofinish.answer.times import job_time
 from photofinish.errors import UserError
 from photofinish.reporting.answer_words import legend
-from photofinish.reporting.report import confusion_rows, history_rows
+from photofinish.reporting.report import history_rows
 from photofinish.reporting.tables import comparison_metrics, figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
@@ -74,23 +72,6 @@ def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     document = training_document("small-mlp", "cpu", tmp_path)
     assert ("peak_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
     assert "median_step_seconds" in {metric.key for metric in document.metrics}
-
-
-def test_the_history_has_every_epoch_with_the_training_time_so_far(
-    make_result: MakeResult,
-) -> None:
-    cpu = make_result(epoch_seconds=(2.0, 4.0, 3.0), repeats=((9.0, 9.0, 9.0),))
-    history = pd.DataFrame(
-        history_rows([record_of(pair_of(cpu, make_result(device="gpu", epoch_seconds=(1.0,) * 2)))])
-    )
-    assert history["run"].tolist() == ["small-mlp cpu"] * 3 + ["small-mlp gpu"] * 2
-    assert history["epoch"].tolist() == [1, 2, 3, 1, 2]
-    assert history["training_seconds_so_far"].tolist() == [2.0, 6.0, 9.0, 1.0, 2.0]
-
-
-def test_the_confusion_table_has_a_row_for_each_pair_of_classes(make_result: MakeResult) -> None:
-    rows = [[*row.values()][3:] for row in confusion_rows([record_of(pair_of(make_result()))])]
-    assert rows == [["cat", "cat", 3], ["cat", "dog", 1], ["dog", "cat", 1], ["dog", "dog", 3]]
 
 
 @pytest.mark.parametrize("results", ["pair", "without_gpu"])

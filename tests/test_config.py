@@ -20,7 +20,7 @@ from dvc.utils.serialize import parse_yaml
 from photofinish.config.compare import SHORT_LIST, ComparePlan, Comparing, accelerators
 from photofinish.config.experiment import Augmentation, LoaderInput, Optimizer, Schedule
 from photofinish.config.loader import Params, read_params
-from photofinish.config.metrics import BceWithLogits, CrossEntropy, EarlyStopping
+from photofinish.config.losses_and_metrics import BceWithLogits, CrossEntropy, EarlyStopping
 from photofinish.config.networks import MlpModel
 from photofinish.errors import ConfigError
 from photofinish.planning.checks import check_custom_code_calls

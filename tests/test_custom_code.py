@@ -22,7 +22,7 @@ from torch import nn
 from training_process import measure_here, train_here
 
 from photofinish.config.loader import read_params
-from photofinish.config.metrics import CustomLoss
+from photofinish.config.losses_and_metrics import CustomLoss
 from photofinish.config.networks import CustomModel
 from photofinish.config.scripts import Script
 from photofinish.custom.code_text import sha256_of_code

@@ -15,7 +15,7 @@ from torch.nn import functional
 from training_process import train_here
 from training_stage import contents
 
-from photofinish.config.metrics import CrossEntropy, Metric
+from photofinish.config.losses_and_metrics import CrossEntropy, Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.data.sources import named_targets
 from photofinish.errors import ConfigError, UserError

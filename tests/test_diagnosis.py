@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -316,6 +317,9 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes() -> None:
     assert causes.cause(job.cpu, start) == "start-up is 55% of the job's 44 s"
     assert causes.advice(start).startswith("No setting to suggest: ")
     picture: Any = where_a_step_goes(job)
+    assert re.findall(r"<text[^>]*>(?:<!--.*?-->)?\s*(CPU|GPU)", picture.inline) == ["CPU", "GPU"]
+    alone: Any = where_a_step_goes(record_of(compared(cpu)))
+    assert sum(map(int, re.findall(r"(\d+)%", alone.description))) == 100
     parts = (
         "loading 90% | 90%, copying 0% | 0%, forward 3% | 3%, backward 5% | 5%, optimizer 2% | 2%"
     )

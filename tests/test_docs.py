@@ -21,7 +21,15 @@ from pydantic import BaseModel
 from photofinish.answer import estimates
 from photofinish.answer.prices import cheapest_machine
 from photofinish.commands import cli
-from photofinish.config import compare, datasets, devices, experiment, metrics, networks, scripts
+from photofinish.config import (
+    compare,
+    datasets,
+    devices,
+    experiment,
+    losses_and_metrics,
+    networks,
+    scripts,
+)
 from photofinish.config.experiment import LoaderInput
 from photofinish.config.loader import _BUILT_IN
 
@@ -47,7 +55,7 @@ _, LAUNCH, SLOW_LAUNCH = (1e6 * seconds for seconds in estimates.LAUNCH_SECONDS)
 WRITTEN_BY_STAGES = ("FetchedWeights", "InitialWeights", "Plan")
 SETTINGS = [
     value
-    for module in (compare, datasets, devices, experiment, metrics, networks, scripts)
+    for module in (compare, datasets, devices, experiment, losses_and_metrics, networks, scripts)
     for name, value in vars(module).items()
     if isinstance(value, type) and issubclass(value, BaseModel)
     if value.__module__ == module.__name__ and not name.endswith(WRITTEN_BY_STAGES)

@@ -36,7 +36,7 @@ from photofinish.answer.estimates import (
 )
 from photofinish.config.compare import SHORT_LIST, accelerators, list_prices
 from photofinish.config.precisions import PRECISIONS
-from photofinish.measure.attribution import count_operations
+from photofinish.measure.operations import count_operations
 
 LENET, MLP = {"name": "lenet", "init": "default"}, LINEAR | {"name": "mlp", "hidden": (32,)}
 ADAM = {

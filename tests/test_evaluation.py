@@ -26,7 +26,7 @@ from training_process import measure_here, train_here
 from photofinish.answer.record import answer_record
 from photofinish.config.compare import Comparing
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.metrics import CustomLoss, Metric
+from photofinish.config.losses_and_metrics import CustomLoss, Metric
 from photofinish.config.networks import CustomModel
 from photofinish.data import PartName, TaskName
 from photofinish.data.packed import PackedSplit, part_file

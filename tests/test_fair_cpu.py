@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,20 @@ def test_no_gpu_is_worth_it_by_slow_kernels_however_fast_it_is_and_none_is_rente
     assert (slow.answer, slow.action.kind) == ("Can't tell", "compare in fp32")
 
 
+def in_tenths(seconds: float, cpu_seconds: float, threads: int = 1) -> Job:
+    """Make five epochs of steps of 100 ms, with this CPU time of a step."""
+    each = (seconds - 2.5) / 5
+    return make_job(
+        (each,) * 5,
+        host=HOST.model_copy(update={"threads": threads}),
+        steps_per_epoch=round(10 * (each - 0.1)),
+        step_seconds=(0.1,) * 12,
+        steady_state=steady(*(0.1,) * 12, cpu_seconds=(cpu_seconds,) * 12),
+        startup_cpu_seconds=1.0,
+        operations=STEP,
+    )
+
+
 @pytest.mark.parametrize(
     ("seconds", "threads", "word", "here"),
     [
@@ -227,16 +242,7 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     seconds: float, threads: int, word: str, here: str
 ) -> None:
     """A step takes one thread 16 ms without the other programs, and took it 100."""
-    each, settings = (seconds - 2.5) / 5, Comparing(accelerators=("T4",))
-    quiet = make_job(
-        (each,) * 5,
-        host=HOST.model_copy(update={"threads": threads}),
-        steps_per_epoch=round(10 * (each - 0.1)),
-        step_seconds=(0.1,) * 12,
-        steady_state=steady(*(0.1,) * 12, cpu_seconds=(0.016,) * 12),
-        startup_cpu_seconds=1.0,
-        operations=STEP,
-    )
+    quiet, settings = in_tenths(seconds, 0.016, threads), Comparing(accelerators=("T4",))
     answer = verdict(compared(while_busy(quiet), settings=settings))
     assert answer.job.worth.answer == word
     before, after = answer.answer.split(here)
@@ -244,3 +250,16 @@ def test_on_a_busy_machine_an_answer_is_sure_if_an_idle_one_gives_the_same(
     assert not after.startswith(" (")
     assert ("when the machine is idle" in answer.action) is (word == "Can't tell")
     assert " as busy as when measured" not in verdict(compared(quiet, settings=settings)).answer
+
+
+def test_beside_other_programs_a_speed_up_reaches_from_idle_to_busy_with_the_gpus_range() -> None:
+    busy, gpu = while_busy(in_tenths(400.0, 0.06)), lasting(80.0, "gpu")
+    assert "80 s on the GPU, 5x faster (2.1-6)." in verdict(compared(busy, gpu)).answer
+    answer = verdict(compared(busy, while_busy(gpu))).answer  # the GPU's own range is unknown
+    assert "80 s on the GPU, 5x faster (2.2-5.7)." in answer
+    idle_is_unknown = while_busy(in_tenths(400.0, 0.06, threads=2))
+    assert "80 s on the GPU, 5x faster." in verdict(compared(idle_is_unknown, gpu)).answer
+    idle, settings = in_tenths(1323.0, 0.001), Comparing(accelerators=("RTX-3090",))  # not rented
+    answer = verdict(compared(while_busy(idle), settings=settings)).answer
+    assert "14 s here when idle" in answer
+    assert re.search(r"~12 s \([\d.]+-18\) there, the range is over 12x wide", answer)

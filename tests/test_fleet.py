@@ -8,7 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -104,11 +105,19 @@ def own_address() -> str:
     return others[0] if others else pytest.skip("this machine has no network")
 
 
-def listened_at(process: int) -> set[str]:
-    """Addresses at which a process and those that it started listen."""
-    leader = psutil.Process(process)
-    tree = [leader, *leader.children(recursive=True)]
-    sockets = chain.from_iterable(each.net_connections("inet") for each in tree)
+def running_in(folder: Path) -> list[psutil.Process]:
+    """Return the processes whose folder is this one, or below it."""
+    running = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended, or is another user's
+            if Path(process.cwd()).is_relative_to(folder):
+                running.append(process)
+    return running
+
+
+def listened_at(processes: Iterable[psutil.Process]) -> set[str]:
+    """Addresses at which these processes listen."""
+    sockets = chain.from_iterable(each.net_connections("inet") for each in processes)
     return {each.laddr.ip for each in sockets if each.status == psutil.CONN_LISTEN}
 
 
@@ -124,7 +133,7 @@ async def serve_a_head(host: str, folder: Path, code: str) -> tuple[set[str], st
         with subprocess.Popen([*command, head.address], cwd=folder, text=True, **both) as worker:
             while not head.workers and worker.poll() is None:
                 await asyncio.sleep(0.05)
-            listening = set[str]().union(*(listened_at(int(e.pid)) for e in head.workers.values()))
+            listening = listened_at(psutil.Process(int(e.pid)) for e in head.workers.values())
             worker.terminate()
             return listening, worker.communicate()[0]
 
@@ -254,15 +263,16 @@ def test_the_head_trains_its_own_and_ctrl_c_ends_all_it_started(
     endless = {"dataset": "digits", "model": "linear", "epochs": 1_000_000}
     head.write_params({**PARAMS, "devices": ONE_THREAD, "experiments": {"endless": endless}})
     head.commit()
-    with head.start("python", "-m", "photofinish", "spread", "--listen", address) as spreading:
+    command = ("python", "-m", "photofinish", "spread", "--listen", address)
+    with head.start(*command, PATH=warm_path(head)) as spreading:
         read_until(spreading, "epoch 1/")
-        started = psutil.Process(spreading.pid).children(recursive=True)
+        started = running_in(head.root)
         assert any("stages/train.py" in process.cmdline() for process in started)
-        assert listened_at(spreading.pid) == {"127.0.0.1"}
+        assert listened_at(started) == {"127.0.0.1"}
         spreading.send_signal(signal.SIGINT)
         output, _ = spreading.communicate()
     assert spreading.returncode == EXIT_INTERRUPTED, output
-    wait_for(lambda: not psutil.wait_procs(started, timeout=0)[1])
+    wait_for(lambda: not running_in(head.root))
 
 
 SMALL = {"small": PARAMS["experiments"]["small"]}

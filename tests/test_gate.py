@@ -264,7 +264,7 @@ def test_only_code_that_changed_is_timed_and_a_slower_one_is_an_error(project: P
     limit.write_text(text, encoding="utf-8")
     project.write_params(PARAMS | {"experiments": {"same": same, **mine}})
     project.commit()
-    slow = NETWORK.replace("    return", "    time.sleep(0.01)\n        return")
+    slow = NETWORK.replace("    return", "    time.sleep(0.002)\n        return")
     network.write_text(slow, encoding="utf-8")
     command = ("python", "-m", "photofinish", "gate")
     ran = project.run(*command, "--base", "HEAD")

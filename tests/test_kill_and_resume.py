@@ -16,7 +16,14 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import ONE_THREAD, ROOT, PrepareStage, Project, clone_project
+from conftest import (
+    ONE_THREAD,
+    ROOT,
+    PrepareStage,
+    Project,
+    clone_project,
+    keep_known_code,
+)
 from training_process import CHECKPOINT_EACH_EPOCH, NEVER, RENAMES, ForkedProcess, KillBefore, Start
 from training_stage import TrainingStage, read_until, runs, wait_for
 
@@ -64,6 +71,7 @@ class Trainings:
         (self.folder / ".dvc").mkdir(exist_ok=True)
         original = self.folder / "original"
         original.mkdir(exist_ok=True)
+        keep_known_code(original)
         return original
 
     def times(self) -> Path:

@@ -132,7 +132,7 @@ while epoch < 5 and not stops:
     train(1)
     epoch += 1
     stops = net(data[0][0]) < -1e9
-# a while loop with two ends: a part, 1 epochs, epochs
+# a while loop with two ends: 2 epochs, 4
 epoch = done = 0
 while epoch < 10 and done < 4:
     train(1)
@@ -193,7 +193,7 @@ while done < 30:
         done += 1
         if done % 2: continue
         step(batch)
-# a counter that ends a loop sooner: None
+# a counter that ends a loop sooner: 6 steps, 7
 done = 0
 for epoch in range(1000):
     for batch in loader:
@@ -202,7 +202,7 @@ for epoch in range(1000):
             sys.exit()
             break
         step(batch)
-# a budget that ends all loops: None
+# a budget that ends all loops: 7 steps, most
 def fit(most, done=0):
     for epoch in range(1000):
         for batch in loader:
@@ -307,12 +307,234 @@ for epoch in range(4):
 nets = [torch.nn.Linear(2, 1) for _ in range(2)]
 pairs = [(net, torch.optim.SGD(net.parameters(), 0.1)) for net in nets]
 for net, optimizer in pairs: train(3)
-# a generator that trains: a part, 3 epochs, range(3)
+# a generator that trains: 3 epochs, range(3)
 def losses():
     for epoch in range(3):
         train(1)
         yield epoch
 for loss in losses(): print(loss)
+# epochs that go on while they help: up to 9 epochs, range(9)
+for epoch in range(9):
+    train(1)
+    if net(data[0][0]) > -1e9: pass
+    else: break
+# an iterator that ends sooner than its range: None
+rows = iter(data.tensors[0])
+for _ in range(100):
+    try: row = next(rows)
+    except StopIteration: break
+    step([row])
+# a flag that a called function sets: up to 9 epochs, range(9)
+stopper = types.SimpleNamespace(stops=False)
+def validate(): stopper.stops = bool(net(data[0][0]) < -1e9)
+for epoch in range(9):
+    train(1)
+    validate()
+    if stopper.stops: break
+# a flag of the module that a called function sets: up to 9 epochs, range(9)
+stops = False
+def validate():
+    global stops
+    stops = bool(net(data[0][0]) < -1e9)
+for epoch in range(9):
+    train(1)
+    validate()
+    if stops: break
+# epochs that pass through keywords: a part, 2 epochs, epochs
+def run(**settings): train(**settings)
+for epochs in (2, 3): run(epochs=epochs)
+# epochs that pass through a class method: a part, 2 epochs, epochs
+class Run:
+    @classmethod
+    def start(cls, *values): train(*values)
+for epochs in (2, 3): Run.start(epochs)
+# epochs that a called function changes: a part, 2 epochs, range(1, self.epochs + 1)
+trainer = Trainer(2)
+def grow(): trainer.epochs += 1
+for _ in range(2):
+    trainer.fit()
+    grow()
+# epochs that a setter changes: a part, 2 epochs, range(1, self.epochs + 1)
+class Tuned(Trainer):
+    def set(self, epochs): self.epochs = epochs
+trainer = Tuned(0)
+for epochs in (2, 3):
+    trainer.set(epochs)
+    trainer.fit()
+# training in another file that follows: a part, 2 epochs, epochs
+from pathlib import Path
+Path("tuning.py").write_text("def tune(train):\\n    train(3)\\n")
+import tuning
+train(2)
+tuning.tune(train)
+# episodes that end within their range: None
+for episode in range(3):
+    for t in range(50):
+        step(data[0])
+        is_done = net(data[0][0]) > -1e9
+        if is_done: break
+# an object that says which iteration steps: None
+class Every:
+    calls = 0
+    def is_due(self):
+        self.calls += 1
+        return self.calls % 3 == 0
+every = Every()
+for i in range(30):
+    if every.is_due(): step(data[0])
+# a list that grows: a part, 2 epochs, epochs
+tasks = [1]
+for task in tasks:
+    train(2)
+    if len(tasks) < 3: tasks.append(task)
+# a dry run: 1 epochs, epochs
+args = types.SimpleNamespace(dry_run=True)
+for epoch in range(9):
+    train(1)
+    if args.dry_run: break
+# a return within two conditions: up to 9 epochs, epochs
+def fit(epochs):
+    for epoch in range(epochs):
+        train(1)
+        if epoch > 1:
+            if net(data[0][0]) < -1e9: return
+fit(9)
+# an else after a loop that leaves: None
+for epoch in range(9):
+    for batch in loader:
+        step(batch)
+        if net(batch[0]).mean() < -1e9: break
+    else:
+        continue
+    break
+# a length whose property has effects: a part, 1 epochs, epochs
+class Shrinking:
+    left = 5
+    @property
+    def epochs(self):
+        self.left -= 1
+        return self.left
+shrinking = Shrinking()
+for epoch in range(shrinking.epochs): train(1)
+# a dictionary of its own kind: a part, 1 epochs, epochs
+class Counting:
+    calls = 0
+    def get(self, name):
+        self.calls += 1
+        return self.calls
+counting = Counting()
+for epoch in range(counting.get("epochs") + 2): train(1)
+# steps of varying size: a part, 1 epochs, epochs
+done = 0
+while done < 30:
+    size = 5 if done < 10 else 10
+    train(1)
+    done += size
+# an endless loop with a setting, as in nanoGPT: 4 steps, max_iters
+iter_num, max_iters, eval_only = 0, 3, False
+while True:
+    if iter_num == 0 and eval_only: break
+    for micro_step in range(2): net(data[0][0]).mean().backward()
+    optimizer.step()
+    iter_num += 1
+    if iter_num > max_iters: break
+# an endless loop that begins its data again, as in minGPT: 9 steps, args.max_iters
+args, iter_num, batches = types.SimpleNamespace(max_iters=9), 0, iter(loader)
+while True:
+    try: batch = next(batches)
+    except StopIteration:
+        batches = iter(loader)
+        batch = next(batches)
+    step(batch)
+    iter_num += 1
+    if args.max_iters is not None and iter_num >= args.max_iters: break
+# a budget of all epochs, as of Hugging Face: 5 epochs, range(5)
+done, most = 0, 5 * len(loader)
+for epoch in range(5):
+    for i, batch in enumerate(loader):
+        net(batch[0]).mean().backward()
+        if i % 1 == 0 or i == len(loader) - 1:
+            optimizer.step()
+            done += 1
+        if done >= most: break
+# a budget within the last epoch, as of Hugging Face: up to 4 epochs, range(4)
+done, most = 0, 7
+for epoch in range(4):
+    for batch in loader:
+        step(batch)
+        done += 1
+        if done >= most: break
+# batches since the last step, as in YOLO: 6 epochs, range(6)
+last, accumulate = -1, 1
+for epoch in range(6):
+    for i, batch in enumerate(loader):
+        ni = i + len(loader) * epoch
+        net(batch[0]).mean().backward()
+        if ni - last >= accumulate:
+            optimizer.step()
+            last = ni
+# a limit that is not set, as in PPO: 24 steps, range(2) x range(3) x range(0, 32, 8)
+target_kl = None
+for iteration in range(2):
+    for epoch in range(3):
+        for start in range(0, 32, 8):
+            loss = net(data[0][0]).mean()
+            loss.backward()
+            optimizer.step()
+        if target_kl is not None and loss > target_kl: break
+# patience that is reset beside the best: up to 40 epochs, range(40)
+best, patience = 1e9, 0
+for epoch in range(40):
+    train(1)
+    if 1.0 < best: best, patience = 1.0, 0
+    else:
+        patience += 1
+        if patience >= 3: break
+# settings whose items are attributes: 3 epochs, args.epochs
+class Settings(dict): __getattr__ = dict.get
+args = Settings(epochs=3)
+for epoch in range(args.epochs):
+    for batch in loader: step(batch)
+# a counter that ends the outer loop alone: None
+done = 0
+while done < 9:
+    for batch in loader:
+        step(batch)
+        done += 1
+# a limit of batches: 4 steps, range(4)
+for epoch in range(4):
+    for i, batch in enumerate(loader):
+        if i >= 1: break
+        step(batch)
+# one case of several: None
+for epoch in range(6):
+    match epoch % 3:
+        case 0:
+            for batch in loader: step(batch)
+# a generator that is left: None
+def epochs():
+    for epoch in range(10):
+        train(1)
+        yield
+running = epochs()
+for epoch in range(3): next(running)
+# a function that another one calls more than once: None
+list(map(train, [1, 2, 3]))
+# an exception that ends the loops: up to 30 epochs, range(30)
+class Stop(Exception): pass
+def check(epoch):
+    if epoch == 2: raise Stop
+try:
+    for epoch in range(30):
+        train(1)
+        check(epoch)
+except Stop: pass
+# a buffer that is too short at first: None
+buffer = []
+for i in range(30):
+    buffer.append(torch.randn(2))
+    if len(buffer) < 8: continue
+    step([torch.stack(buffer)])
 # source that is not in a file: None
 exec('for i in range(3):\\n for batch in loader:\\n  step(batch)')
 """

@@ -26,7 +26,7 @@ from photofinish.measure.in_turns import Budget, Way, turns
 from photofinish.measure.loader_tries import measure_loader, try_inputs
 from photofinish.nested import map_nested
 from photofinish.results.measurements import LoaderTimes, Tried, TriedWorkers
-from photofinish.training.batches import Normaliser, Part
+from photofinish.training.batches import BatchPlan, Normaliser, Part
 from photofinish.training.input_paths import LoaderBatches, make_batches
 from photofinish.training.torch_device import CPU
 from photofinish.training.trainer import Trainer
@@ -242,8 +242,15 @@ def test_an_input_that_fails_in_its_turn_loses_no_other(
 def test_workers_that_start_slowly_for_two_batches_are_tried_persistent(
     load: Load, trainer_of: MakeTrainer, clock: HeldClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker starts in 2 s, as a spawned one does, and a step takes 1 ms, on a held clock."""
-    start = BaseProcess.start
+    """A worker starts in 2 s, as a spawned one does, and a step takes 1 ms, on a held clock.
+
+    The order of an epoch takes 0.1 s more, with workers and without.
+    """
+    start, order = BaseProcess.start, BatchPlan.order
+
+    def order_slowly(plan: BatchPlan, epoch: int) -> torch.Tensor:
+        clock.take(0.1)
+        return order(plan, epoch)
 
     def slow(item: Any) -> Any:
         clock.take(0.001)
@@ -258,7 +265,9 @@ def test_workers_that_start_slowly_for_two_batches_are_tried_persistent(
     trainer.network.register_forward_pre_hook(lambda *_: clock.take(0.001))
     batches = load(Items(read=drawing, transforms=[slow]), workers=1)
     trainer.training, trainer.steps_per_epoch = batches, 2
-    found = measure(batches, cores=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchPlan, "order", order_slowly)
+        found = measure(batches, cores=1)
     (own,) = found.tried_workers
     assert own.start_seconds == pytest.approx(2.0)
     (persistent,) = try_inputs(

@@ -16,7 +16,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import mlflow.pytorch
 import pytest
 import warm_python
 from conftest import MakeExperiment
@@ -166,18 +165,6 @@ def test_recorded_times_fit_the_wall_clock(trained_once: Tracked) -> None:
     assert times.images_per_second * median_seconds == pytest.approx(times.training_image_count)
     assert times.resumed_at_epochs == ()
     assert (times.peak_host_memory_bytes or 0) > 100e6  # torch alone takes as much
-
-
-def test_after_the_project_moved_its_artifacts_and_models_are_found(trained: Tracked) -> None:
-    output = trained.sync()
-    assert "MLflow is up to date\n" in output
-    run, here = trained.run(), trained.stage.folder.as_uri()
-    assert run.info.artifact_uri.startswith(here)
-    files = {file.path for file in trained.client.list_artifacts(run.info.run_id)}
-    assert files >= {"model", "timings"}
-    model = trained.client.get_logged_model(run.outputs.model_outputs[0].model_id)
-    assert model.artifact_location.startswith(here)
-    assert not mlflow.pytorch.load_model(model.artifact_location).training
 
 
 def test_a_deleted_store_is_rebuilt_once_by_two_processes_at_once(trained: Tracked) -> None:

@@ -23,7 +23,7 @@ from photofinish.inside.counting import Operators
 from photofinish.inside.counting import count_step as counts_of_step
 from photofinish.inside.memory import Allocations
 from photofinish.inside.script_step import ScriptStep
-from photofinish.measure.attribution import count_operations
+from photofinish.measure.operations import count_operations
 from photofinish.nested import leaves
 
 IMAGES = 4
@@ -53,6 +53,11 @@ def test_a_linear_layer_is_a_product_forward_and_up_to_two_backward() -> None:
     found = counted(nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5)), 10)
     first, second = 2 * IMAGES * 10 * 20, 2 * IMAGES * 20 * 5
     assert found.flops == 2 * first + 3 * second
+
+
+def test_a_dropout_saves_a_byte_for_each_value_as_it_does_on_a_gpu() -> None:
+    found = counted(nn.Sequential(nn.Linear(10, 20), nn.Dropout(0.5)), 10)
+    assert found.saved_tensor_bytes == IMAGES * (4 * 10 + 20)
 
 
 def test_a_convolution_applies_its_filter_at_each_place_of_its_output() -> None:

@@ -13,7 +13,6 @@ from outputs import record_of
 from result_files import (
     STEP,
     changed_history,
-    made_up_attribution,
     pair_of,
     paired,
     trained,
@@ -76,20 +75,6 @@ def test_pictures_that_decide_nothing_are_left_out(make_result: MakeResult) -> N
     for name in ("digits-linear", "digits-mlp"):  # no GPU helps, and all take 5 min
         pair = default_job(make_result, name)
         assert list(drawn(pair)) == ["Where does a step go?"]
-
-
-def test_the_parts_of_a_step_add_up_on_each_device(make_result: MakeResult) -> None:
-    attribution = made_up_attribution(0.01)
-    cpu = make_result(attribution=attribution, epoch_seconds=(600 / 16 * 0.02,) * 3)
-    alone = drawn(pair_of(cpu))["Where does a step go?"]
-    shares = re.findall(r"(\d+)%", alone.description)
-    assert len(shares) == 6
-    assert sum(map(int, shares)) == 100
-    assert "loading 50%" in texts(alone)
-    gpu = make_result(device="gpu", total_seconds=20.0, attribution=attribution)
-    both = drawn(pair_of(cpu, gpu))["Where does a step go?"]
-    assert "loading 50% | 50%" in texts(both)
-    assert [each.partition(":")[0] for each in texts(both)[:2]] == ["CPU", "GPU"]
 
 
 def test_a_gpu_that_is_here_has_its_losses(make_result: MakeResult) -> None:

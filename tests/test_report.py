@@ -251,8 +251,13 @@ def test_equal_results_give_an_equal_report_and_csv_with_every_digit(tmp_path: P
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "first").glob("*.csv")}
     assert tables["comparison"]["epoch_speedup"].iloc[1] == pytest.approx(6.0)
-    assert tables["history"]["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
-    assert tables["confusion"]["images"].sum() == 16
+    history = tables["history"]
+    assert history["validation_loss"].tolist()[:3] == [1.0, 1 / 2, 1 / 3]
+    assert history["run"].tolist() == ["small-mlp cpu"] * 3 + ["small-mlp gpu"] * 5
+    assert history["training_seconds_so_far"].tolist()[:4] == [3.0, 6.0, 9.0, 3.0]
+    rows = [[*row][3:] for row in tables["confusion"].values]
+    cat, dog = ("cat", "dog"), ("dog", "cat")
+    assert rows[:4] == [["cat", "cat", 3], [*cat, 1], [*dog, 1], ["dog", "dog", 3]]
     assert set(tables) == {"comparison", "history", "confusion"}
     for figures in record_of(pair).figures.values():
         assert {*figures} <= {column.name for column in COLUMNS}

@@ -20,7 +20,7 @@ from training_process import measure_here, train_here
 
 from photofinish.answer.seeds import over_seeds
 from photofinish.config.compare import Comparing
-from photofinish.config.metrics import Metric
+from photofinish.config.losses_and_metrics import Metric
 from photofinish.data.packed import PackedSplit
 from photofinish.evaluation.evaluate import evaluate, write_evaluation
 from photofinish.machine.fingerprint import CpuTarget

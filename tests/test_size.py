@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def package(path: Path) -> str:
     return "/".join(parts[2:-1][:1]) or "photofinish" if parts[0] == "src" else parts[0]
 
 
+@cache
 def measured() -> dict[str, Any]:
     files = {
         folder: sorted((ROOT / folder).rglob("*.py"))

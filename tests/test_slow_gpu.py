@@ -43,7 +43,7 @@ def with_load(**reasons: Any) -> dict[str, Any]:
         (with_load(gpu_others=1), "other programs are on it"),
         (with_load(gpu_slowdowns=("heat",)), "it reduced its clock"),
         ({"attribution": LAUNCHED}, "it mostly waits for the CPU"),
-        ({"steady_state": None, "by_parts": None}, "not timed apart"),
+        ({"steady_state": None, "by_parts": None}, "not timed separately"),
     ],
 )
 def test_a_slow_step_is_named_with_its_likely_cause(changed: dict[str, Any], why: str) -> None:

@@ -20,7 +20,7 @@ from photofinish.answer.speedups import break_even, speedups
 from photofinish.answer.times import MACHINE, ONCE
 from photofinish.config.compare import Comparing, Prices
 from photofinish.config.experiment import LoaderInput, Schedule
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.reporting.tables import figures_table
 from photofinish.results import EpochTiming
 from photofinish.results.job import Job
@@ -28,15 +28,6 @@ from photofinish.results.trained import DeviceLabel
 
 PRICED = Comparing(target_accuracy=0.9, prices=Prices(currency="EUR", cpu_hour=0.36, gpu_hour=3.6))
 FIVE = (3.0, 3.1, 3.1, 3.1, 3.2)
-
-
-def test_each_speed_up_is_of_its_own_times() -> None:
-    cpu = make_job((4.1, 4.1), seconds=50.0, step_seconds=(0.03, 0.03))
-    gpu = make_job((1.1, 1.1), "gpu", seconds=40.0, step_seconds=(0.01, 0.01))
-    step, epoch, whole = speedups(cpu, gpu).values()
-    assert (step.kind, epoch.kind, whole.kind) == ("step", "epoch", "end_to_end")
-    ratios = step.ratio, epoch.ratio, whole.ratio, epoch.cpu_seconds, epoch.device_seconds
-    assert ratios == pytest.approx((3.0, 4.0, 1.25, 4.0, 1.0))
 
 
 def test_a_training_is_a_job_with_the_mean_time_of_its_repeats_and_all_its_seeds(

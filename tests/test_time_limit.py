@@ -24,7 +24,7 @@ from training_stage import contents
 from photofinish.answer.decision import decide
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.metrics import EarlyStopping
+from photofinish.config.losses_and_metrics import EarlyStopping
 from photofinish.errors import UserError
 from photofinish.results import EpochTiming, records
 from photofinish.results.measured import TrainedRecords

@@ -106,6 +106,9 @@ class ForkedProcess:
     def __init__(
         self, folder: Path, arguments: list[str], environment: Mapping[str, str], start: Start
     ) -> None:
+        from conftest import keep_known_code  # which no fork imports
+
+        keep_known_code(folder)
         reader, writer = FORK_SERVER.Pipe(duplex=False)
         python = warm_python.executable() if start.mlflow else sys.executable
         run = folder, arguments, dict(environment), start, python, writer

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import warm_python
+from conftest import keep_known_code
 from training_process import STAGE, WITHOUT_MLFLOW, ForkedProcess, Start
 
 from photofinish.config.experiment import Experiment, step_settings
@@ -53,6 +54,7 @@ class TrainingStage:
         write_bytes_atomically(folder / "small.json", experiment.model_dump_json().encode())
         write_bytes_atomically(folder / "steps/small.json", steps.encode())
         write_bytes_atomically(folder / "cpu.json", host.model_dump_json().encode())
+        keep_known_code(folder)
         return cls(folder, data, folder / "results" / "small" / "cpu")
 
     def learned(self) -> dict[str, bytes]:

@@ -130,15 +130,21 @@ def _fork_for_each_call(listener: socket.socket) -> Call:
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 length, files, _, _ = socket.recv_fds(connection, 4, 3)
-                with connection.makefile("rb") as to_device:
-                    call = Call(*json.loads(to_device.read(int.from_bytes(length, "big"))))
+                with connection.makefile("rb") as sent:
+                    text = sent.read(int.from_bytes(length, "big"))
+                if not text.endswith(b"]"):  # the caller was killed meanwhile
+                    for file in (connection.detach(), *files):
+                        os.close(file)
+                    continue
+                call = Call(*json.loads(text))
                 if (process := os.fork()) == 0:
                     running.close()  # else garbage collection closes a later file of its number
                     _take_on(call, files)
                     return call
                 for file in files:
                     os.close(file)
-                connection.sendall(f"{process}\n".encode())
+                with suppress(BrokenPipeError):  # then the connection says so, too
+                    connection.sendall(f"{process}\n".encode())
                 ended = os.pidfd_open(process)
                 running.register(ended, selectors.EVENT_READ, (process, ended, connection))
                 running.register(connection, selectors.EVENT_READ, (process, ended, connection))

@@ -159,6 +159,7 @@ class Worth:
     answer: Answer
     reason: Reason | None
     time_here: ByLoad
+    """Time on the CPU."""
     gpu: Candidate | None = None
     """GPU that decides the answer. None for a bound."""
     interval: Interval | None = None
@@ -180,6 +181,7 @@ class Worth:
 
     @property
     def is_here(self) -> bool:
+        """True if a GPU in this machine trained the job."""
         return self.about == "the GPU here"
 
     @property
@@ -189,6 +191,19 @@ class Worth:
     @property
     def speedup(self) -> float | None:
         return self.here.seconds / self.gpu.time.seconds if self.gpu else None
+
+    @property
+    def idle_to_busy(self) -> Interval | None:
+        """Interval of the speed-up from an idle CPU to the busy one, or None if it wasn't busy.
+
+        Return None also if the idle CPU's time is unknown.
+        """
+        if not (self.gpu and self.time_here.idle_seconds):
+            return None
+        there = self.gpu.time
+        if self.gpu.job and self.gpu.job.busy:  # its time has no interval
+            there = UncertainTime(there.seconds)
+        return self.time_here.idle.over(there)[0], self.time_here.busy.over(there)[1]
 
     @property
     def here(self) -> UncertainTime:

@@ -55,11 +55,13 @@ class Comparison:
     """Comparisons of the same script on rented machines."""
     gpus_elsewhere: tuple[Job, ...]
     time_here: ByLoad
+    """Time of the whole job on the CPU."""
     slow_kernels: SlowKernels | None
     """Half-precision steps that this CPU computes far below its fp32 rate."""
     slow_gpu: SlowGpu | None
     """Steps on the GPU that take much longer than estimated, or None."""
     bounds: SpeedupBounds
+    """Upper bounds on the speed-ups by any GPU."""
     speedups: Mapping[Kind, Speedup]
     """Speed-ups of step, epoch and job by the GPU here, or none without it."""
     break_even: BreakEvenEpochs | None
@@ -87,6 +89,7 @@ class Comparison:
         return (self.cpu, self.gpu) if self.gpu else (self.cpu,)
 
     def has_same_losses(self, job: Job) -> bool:
+        """Return True if the losses of another experiment are comparable with this one's."""
         own, other = self.cpu.settings, job.settings
         return own is not None and other is not None and own.losses_key == other.losses_key
 
@@ -138,6 +141,7 @@ def compare(
 class SameScript:
     kind: FirstStepKind
     layer: str = ""
+    """Part that differs, if the step does."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,10 @@ class RecordedModel:
 
 @dataclass(frozen=True)
 class SameModel:
-    """Finding on models that were not trained here on both devices. At most one field is set."""
+    """Finding on models that were not trained here on both devices: on a record, or a first step.
+
+    Nothing is set if there is neither.
+    """
 
     record: RecordedModel | None = None
     script: SameScript | None = None
@@ -201,6 +208,7 @@ def _of_script(pair: Comparison) -> SameModel:
 
 
 def _first_steps(pair: Comparison) -> SameScript | None:
+    """Compare the first step of a script if both devices recorded it."""
     cpu, gpu = pair.cpu, pair.gpu
     if not (cpu.script and gpu and gpu.script):
         return None

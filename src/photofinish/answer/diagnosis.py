@@ -199,7 +199,9 @@ class Diagnosis:
     """Time of that share of an epoch or step."""
     step_seconds: float = 0.0
     is_apart: bool = False
+    """True if steps were taken apart."""
     has_loader: bool = False
+    """True if a loader brings their batches."""
 
 
 def diagnose(run: Job) -> tuple[Diagnosis, ...]:

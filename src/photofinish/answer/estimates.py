@@ -25,7 +25,7 @@ Typical is the median of the published steps whose time launching decides, and s
 slowest. The fast one was an H100's.
 """
 _NEWEST_YEAR, NEWEST_LAUNCH_SECONDS = 2025, 12.5e-6
-"""Year from which on a GPU's host may be faster: an RTX 5090's was 5.5 times as fast as typical."""
+"""Year of the first GPU whose host may be faster, and time of an RTX 5090's."""
 OTHER_CPU = 2.0
 """Factor by which a rented CPU may be faster or slower than the one here.
 

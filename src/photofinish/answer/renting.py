@@ -68,6 +68,7 @@ def _estimate_step(
     return estimate_step(
         operations,
         accelerator,
+        # A device without the precision in the settings replaces it.
         run.settings.precision if run.settings else run.precision,
         min(seconds),
         is_captured=are_captured(settings, operations),
@@ -109,6 +110,7 @@ class EstimatedJob:
         """Time of an epoch that may be rollouts, which stay, or a long validation."""
 
     def on(self, accelerator: Accelerator) -> Estimate | None:
+        """Return the job's estimate, or None if its step can't be estimated."""
         run, operations = self._run, self._operations
         step = _estimate_step(run, run.settings, operations, accelerator)
         if step is None:
@@ -175,6 +177,7 @@ class EstimatedJob:
 def _larger_batch(
     run: Job, operations: Operations, accelerator: Accelerator, step: StepEstimate
 ) -> LargerBatch | None:
+    """Return a step with a larger batch, if launching decides its time and the memory suffices."""
     if not step.is_launch_bound or not run.samples:
         return None
     larger = with_batch(operations, _LARGER_BATCH * operations.images)

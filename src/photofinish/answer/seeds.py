@@ -152,6 +152,7 @@ class Spread:
 class OverSeeds:
     seeds: tuple[int, ...]
     scores: NetworkScores
+    """Scores of the first seed's network."""
     score: Spread
     test_loss: Spread
     targets: tuple[TimeToTarget, ...]

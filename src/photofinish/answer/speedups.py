@@ -133,6 +133,7 @@ class SpeedupBound:
     whole_seconds: float
     """Whole time of the job, or of its mean epoch."""
     measured_seconds: float
+    """Time that stays."""
     error: float
 
     @property
@@ -149,6 +150,8 @@ class SpeedupBound:
 
 @dataclass(frozen=True)
 class SpeedupBounds:
+    """Upper bounds for one training on the CPU."""
+
     job: SpeedupBound
     epoch: SpeedupBound | None = None
     """None if no part of an epoch must stay on the CPU."""

@@ -33,7 +33,7 @@ MOST_OF_IT = 0.5
 """Share from which a GPU mostly waits, or launches: more than all else."""
 _SLOWER = 2.0
 """Factor, by hand, above a slow step's estimate. Of 44 steps on GPUs, one took 1.3 times it."""
-Cause = Literal["others", "clock", "host", "loading", "not known"]
+SlowCause = Literal["others", "clock", "host", "loading", "not known"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class StepCosts:
 
 
 def step_costs(job: Job) -> StepCosts | None:
+    """Return the times of a step's parts, or None if its steps were not taken apart."""
     settings, attribution, by_parts = job.settings, job.attribution, job.by_parts
     if not (settings and attribution and by_parts):
         return None
@@ -176,7 +177,7 @@ def fixed_share(
 class SlowGpu:
     step_seconds: float
     expected_seconds: float
-    cause: Cause
+    cause: SlowCause
 
 
 def slow_gpu(cpu: Job, gpu: Job, on_cpu: EpochStep) -> SlowGpu | None:
@@ -203,7 +204,7 @@ def slow_gpu(cpu: Job, gpu: Job, on_cpu: EpochStep) -> SlowGpu | None:
     return SlowGpu(gpu.median_step_seconds, step.seconds + rest_seconds, _cause(gpu))
 
 
-def _cause(gpu: Job) -> Cause:
+def _cause(gpu: Job) -> SlowCause:
     windows = gpu.measured_load or gpu.load
     least_seconds = DOUBTFUL_SHARE * sum(window.wall_seconds for window in windows)
     if sum(window.wall_seconds for window in windows if window.gpu_others) > least_seconds:

@@ -127,7 +127,7 @@ class ByLoad:
 
     @property
     def shown(self) -> UncertainTime:
-        """Time as busy as now, without an interval unless the machine was quiet."""
+        """Time as busy as when measured, without an interval unless the machine was quiet."""
         unknown = UncertainTime(self.busy.seconds, math.inf, math.inf)
         return unknown if self.is_busy else self.busy
 
@@ -138,6 +138,7 @@ class ByLoad:
 
 
 def time_by_load(run: Job, *, with_seeds: bool = False) -> ByLoad:
+    """Return the times of the whole job."""
     time = _as_measured(run, with_seeds=with_seeds)
     if not run.busy:
         return ByLoad(time, time)

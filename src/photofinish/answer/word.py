@@ -92,6 +92,7 @@ def bounded(pair: Comparison) -> Worth | None:
 
 
 def not_estimated(pair: Comparison) -> Worth:
+    """Return the answer if nothing is known of a GPU."""
     return Worth("any GPU", "Can't tell", "no estimate", pair.time_here)
 
 

@@ -120,6 +120,7 @@ def check_params(*, is_shown: bool = False) -> None:
 
 
 def has_git() -> bool:
+    """Return True if this folder is in a Git repository."""
     return shutil.which("git") is not None and git_succeeds("rev-parse", "--git-dir")
 
 
@@ -185,7 +186,7 @@ def _evaluate_alone() -> None:
     """Evaluate experiments that only one device has trained. The stage needs both results."""
     from photofinish.config.base import read_plan
     from photofinish.config.experiment import ExperimentPlan
-    from photofinish.config.metrics import MetricsPlan
+    from photofinish.config.losses_and_metrics import MetricsPlan
     from photofinish.results.records import EVALUATED, MODEL
     from photofinish.results.trained import DEVICE_LABELS
 

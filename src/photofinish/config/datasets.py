@@ -205,7 +205,7 @@ class _LocalDataset(_ImageSettings):
 class CsvDataset(_LocalDataset):
     """CSV with an image and a label per row. Image paths are relative to the CSV's folder."""
 
-    opens = "built_in_source.open_csv"
+    opens = "local_source.open_csv"
     source: Literal["csv"]
     path_column: str = "path"
     label_column: str = "label"
@@ -219,7 +219,7 @@ class CsvDataset(_LocalDataset):
 class FolderDataset(_LocalDataset):
     """Folder of images in the layout of torchvision's ImageFolder."""
 
-    opens = "built_in_source.open_folder"
+    opens = "local_source.open_folder"
     source: Literal["folder"]
 
     def paths(self) -> Iterator[LocalPath]:

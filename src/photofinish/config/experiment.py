@@ -20,7 +20,8 @@ from photofinish.config.base import (
     Share,
     spelled_out,
 )
-from photofinish.config.metrics import EarlyStopping, Loss, Metric, Metrics
+from photofinish.config.cuda_graphs import why_not_captured
+from photofinish.config.losses_and_metrics import EarlyStopping, Loss, Metric, Metrics
 from photofinish.config.networks import Model
 from photofinish.config.precisions import TrainingPrecision
 from photofinish.config.pytorch_names import (
@@ -31,7 +32,6 @@ from photofinish.config.pytorch_names import (
     SCHEDULES,
     TRANSFORMS,
     Namespace,
-    why_not_captured,
 )
 from photofinish.custom.reference import CodeReference, is_reference
 from photofinish.errors import SettingError
@@ -270,6 +270,7 @@ class Experiment(Settings):
     """Number of seeds to train from, beginning with `seed`."""
 
     def monitored_metric(self) -> Metric | None:
+        """Return the metric that `early_stopping` follows, or None if it follows no metric."""
         monitor = self.early_stopping.monitor if self.early_stopping else None
         return next((metric for metric in self.metrics if metric.label == monitor), None)
 

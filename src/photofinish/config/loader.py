@@ -21,7 +21,7 @@ from photofinish.config.compare import Comparing
 from photofinish.config.datasets import CustomDataset, Dataset
 from photofinish.config.devices import Devices
 from photofinish.config.experiment import BLOCKS, Experiment, custom_code_of
-from photofinish.config.metrics import MONITORED, EarlyStopping
+from photofinish.config.losses_and_metrics import MONITORED, EarlyStopping
 from photofinish.config.problems import (
     NO_MAPPING,
     REQUIRED,

@@ -121,6 +121,7 @@ class PublishedWeights(Settings):
 
 
 def published_weights(model: Model) -> PublishedWeights | None:
+    """Return the published weights that the network starts from, or None."""
     if isinstance(model, TorchvisionModel) and model.weights is not None:
         return PublishedWeights(model=model.name, weights=model.weights)
     if isinstance(model, CustomModel) and (
@@ -150,6 +151,7 @@ class InitialWeights(Settings):
 
 
 def fetched_weights(model: Model, folder: Path | None) -> FetchedWeights | None:
+    """Return the downloaded weights of `model`, or None without published weights."""
     if published_weights(model) is None:
         return None
     assert folder is not None

@@ -1,7 +1,6 @@
 """Short names of PyTorch's classes in params.yaml: `sgd`, `RMSprop`, `huber`.
 
-Names are read from PyTorch's source files, so that `plan` need not import it. Some settings can't
-be captured in CUDA graphs.
+Names are read from PyTorch's source files, so that `plan` need not import it.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from photofinish.custom.reference import CodeReference, is_reference, names_in_module
 from photofinish.errors import SettingError
@@ -77,47 +76,7 @@ GIVEN_TO_SCHEDULES = ("T_max", "total_steps", "epochs", "steps_per_epoch", "cycl
 GIVEN_TO_BATCH_TRANSFORMS = ("num_classes",)
 
 
-TURNED_OFF = "params.yaml says so"
-
-
 def may_be_fused(arguments: Mapping[str, Any]) -> bool:
     """Return True unless an optimizer's arguments refuse fused steps."""
     others = ("foreach", "differentiable")
     return bool(arguments.get("fused", True)) and not any(map(arguments.get, others))
-
-
-if TYPE_CHECKING:
-    from photofinish.config.experiment import Experiment
-
-
-def why_not_captured(experiment: Experiment) -> str | None:
-    """Return why steps with these settings are not captured, or None if they are.
-
-    `cuda_graphs: auto` also refuses settings for which a trial can't prove equal bits later on.
-    """
-    if experiment.cuda_graphs == "off":
-        return TURNED_OFF
-    if experiment.input.name == "loader" and experiment.input.collate:
-        return "collate may give batches of other shapes"
-    if experiment.step or experiment.batch_transform:
-        return "a custom step or a batch transform may do something else in each step"
-    loss = experiment.loss
-    if loss and getattr(loss, "weight", None) and getattr(loss, "label_smoothing", 0.0):
-        return "label_smoothing with weights reads values back from the device"
-    optimizer, arguments = experiment.optimizer, experiment.optimizer.arguments
-    if is_reference(optimizer.name) or OPTIMIZERS.reference(optimizer.name).name not in FUSED:
-        return f"steps of the optimizer {optimizer.name} are not captured"
-    if not may_be_fused(arguments):
-        return f"its {optimizer.name} is not fused, so its learning rate is fixed in a capture"
-    if arguments.get("momentum") and arguments.get("dampening"):
-        return "with dampening, the first step differs from the others"
-    schedule = experiment.schedule
-    if is_reference(schedule.name) or schedule.arguments.get("cycle_momentum"):
-        return f"the schedule {schedule.name} may change more than the learning rate"
-    if experiment.cuda_graphs == "on":
-        return None
-    if not experiment.deterministic:
-        return "deterministic is false: no two steps need have the same bits"
-    if is_reference(experiment.model.name) or (loss and is_reference(loss.name)):
-        return "custom code may do something else in a later step"
-    return None

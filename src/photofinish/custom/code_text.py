@@ -31,6 +31,7 @@ _used: dict[str, str] = {}
 
 
 def sha256_of_code(path: Path, *, with_docstrings: bool = True) -> str:
+    """Return the sha256 of a Python file's code, or of another file's bytes."""
     if path.suffix != ".py":
         return sha256_of_file(path)
     source = path.read_bytes()

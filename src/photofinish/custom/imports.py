@@ -99,6 +99,7 @@ def _syntax_errors(file: str) -> Iterator[None]:
 
 
 def check_code_unchanged(custom_code: dict[str, str]) -> None:
+    """Raise UserError if custom code changed after `plan` read it."""
     for name, sha256 in custom_code.items():
         file = found(name)
         is_same = file.is_file() and sha256_of_code(file) == sha256

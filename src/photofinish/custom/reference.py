@@ -66,6 +66,7 @@ class CodeReference:
 
     @property
     def file(self) -> Path | None:
+        """Return the file that defines the code, or None if the file does not exist."""
         if not self.is_file:
             return file_of_module(self.module)
         path = Path(self.module).expanduser().resolve()
@@ -88,6 +89,7 @@ class CodeReference:
         return ".".join(self.file.relative_to(self.root).with_suffix("").parts)
 
     def problem(self) -> str | None:
+        """Return why the code can't be used, as far as its source shows, or None."""
         file = self.file
         if file is None and self.is_file:
             if not (project_root() / self.module).is_file():

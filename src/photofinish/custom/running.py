@@ -79,6 +79,7 @@ def run_custom_code(what: str) -> Iterator[None]:
 
 
 def user_traceback(error: BaseException) -> str:
+    """Return the traceback from the user's first line on, or only the error."""
     frames = traceback.extract_tb(error.__traceback__)
     own = list(dropwhile(lambda frame: not is_user_file(frame.filename), frames))
     lines = [*traceback.format_list(own), *traceback.format_exception_only(error)]
@@ -86,6 +87,7 @@ def user_traceback(error: BaseException) -> str:
 
 
 def has_user_frame(error: BaseException) -> bool:
+    """Return True if the traceback has a line outside photofinish, PyTorch and Python."""
     frames = traceback.extract_tb(error.__traceback__)
     return any(is_user_file(frame.filename) for frame in frames)
 

@@ -75,6 +75,7 @@ class Sample(NamedTuple):
         return [*leaves(self.input), *leaves(self.target)]
 
     def names(self) -> list[str]:
+        """Return the name of each array, for messages."""
         names = [f"input {leaf}" for leaf in leaf_names(self.input)]
         names += [f"target {leaf}" for leaf in leaf_names(self.target)]
         return [name.rstrip() for name in names]

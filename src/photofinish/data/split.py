@@ -58,6 +58,7 @@ class RawData:
     class_names: tuple[str, ...]
     own_parts: Mapping[PartName, Int64Array] = field(default_factory=dict)
     name_of: Callable[[int], str] = "item {}".format
+    """Function that returns the name of a row for messages."""
     task: TaskName = "classes"
 
     @property
@@ -256,6 +257,7 @@ def _target_shape(labels: Nested[Column]) -> Shape:
 
 
 def _ignored_class(raw: RawData) -> int | None:
+    """Return the number that marks positions without a class, or None."""
     if raw.task != "classes" or isinstance(raw.labels, tuple | dict) or len(raw.labels.shape) < 2:
         return None
     values = raw.labels.values if isinstance(raw.labels, Ragged) else raw.labels

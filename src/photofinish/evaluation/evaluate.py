@@ -14,7 +14,7 @@ import torch
 from sklearn import metrics as sklearn_metrics
 from torch import nn
 
-from photofinish.config.metrics import Metrics
+from photofinish.config.losses_and_metrics import Metrics
 from photofinish.custom.reference import is_reference
 from photofinish.custom.running import run_custom_code
 from photofinish.data import TaskName

@@ -51,6 +51,7 @@ class Rounds:
 
     @property
     def log_ratio(self) -> float:
+        """Logarithm of the rounds' median ratio."""
         return statistics.median(math.log(new / old) for old, new in self.epoch_seconds)
 
 
@@ -126,6 +127,7 @@ def _comparable(turns: list[Turn], others: list[Turn]) -> list[tuple[Turn, Turn]
 
 
 def _steps_to_difference(turns: list[Turn], others: list[Turn]) -> int | None:
+    """Return the steps until a turn's losses differ, or None."""
     steps = 0
     for one, other in _comparable(turns, others):
         steps += one.steps

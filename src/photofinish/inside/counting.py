@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode  # documented under this name
 
-from .fused import FusedCount, FusedOperators, costly, is_memory_bound
+from .fused import FusedCount, FusedOperators
 from .memory import Allocations, takes_all_at_once
 from .tensors import bytes_of
 from .timed_batches import is_loading
+from .without_formula import costly, is_memory_bound
 
 _FUSED_KERNELS, _FOREACH_KERNELS = 2, 15
 """Kernels of an optimizer's step over all weights at once, by counts on an H100 and of AdamW."""
@@ -108,6 +109,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def needs_profile(self) -> bool:
+        """Return True if an operator or a custom function without a formula may have run."""
         return bool(self.unknown or self.custom_functions)
 
     @contextmanager
@@ -228,9 +230,10 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _precision(values: Tensor, kind: str) -> str:
-    """PyTorch's flags let float32 products compute in TF32.
+    """Return the precision of a product.
 
-    By default, convolutions and recurrent layers do.
+    PyTorch's flags let float32 products compute in TF32. By default, convolutions and recurrent
+    layers do.
     """
     precision = _PRECISIONS.get(values.dtype, "other")
     if precision != "fp32":

@@ -39,6 +39,7 @@ SEEDED, MAPS_CUDA = "PHOTOFINISH_SEEDED", "PHOTOFINISH_MAPS_CUDA"
 LOCK = "running.lock"
 """File in the folder that photofinish locks. It is removed when photofinish ends regularly."""
 OTHER_LIBRARIES = "jax", "tensorflow", "sklearn"
+"""Libraries that train without torch."""
 _GRACE_SECONDS, _EXIT_TERMINATED = 10.0, 143
 
 
@@ -91,6 +92,7 @@ def start() -> Recorder | None:
 
 
 def _other_imported(recorder: Recorder, name: str) -> None:
+    """Note a library whose training can't be seen."""
     recorder.note(kind="other", name=name, at=time.perf_counter())
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
@@ -22,6 +24,35 @@ _TRAINED = (
 )
 """Names of each length of a Trainer, and of how much of it is done when it resumes."""
 _TRAINERS = ("lightning.", "pytorch_lightning.", "transformers.")
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop around the running step."""
+
+    place: str = ""
+    text: str = ""
+    size: float = math.nan
+    """Number of iterations if nothing ends it before, or NaN if that is not known."""
+    count: float | None = None
+    """Number of its iterations, or None if that is not known."""
+    is_pass: bool = False
+    """True if it goes once through data whose number of batches is not known here."""
+    is_range: bool = False
+    values: dict[str, Any] = field(default_factory=dict)
+    """Values of the variables that it sets to each item."""
+    sets: set[str] = field(default_factory=set)
+    """Variables that its statements set, other than by adding to them."""
+    limits: list[tuple[str, ...]] = field(default_factory=list)
+    """Counters that end it, each with its limit."""
+    may_stop_at: str = ""
+    """Place of a condition that may end it before its last iteration."""
+    follows: str = ""
+    """Not a loop, but what trains after the step: "more", or "again" for the same call."""
+
+    def end(self, count: float | None) -> None:
+        """Set the number of iterations of a loop that something ends."""
+        self.count, self.is_pass = count, False
 
 
 def unit_of(name: str) -> str | None:
@@ -51,17 +82,50 @@ def lengths_in_command(command: Sequence[str]) -> Iterator[tuple[str, float, str
 def length_of_training() -> dict[str, Any] | None:
     """Return the length that the running Trainer or the loops around the step have."""
     if not hasattr(CodeType, "co_positions"):  # before Python 3.11
-        return _length_of_trainer(lambda _: 1)
-    from .loops import length_of_loops, repeats_of
+        return _length_of_trainer(lambda _: [])
+    from .loops import loops_around
 
-    return _length_of_trainer(repeats_of) or length_of_loops()
+    return _length_of_trainer(loops_around) or length_of_loops()
 
 
-def _length_of_trainer(repeats: Callable[[Any], int | None]) -> dict[str, Any] | None:
-    """Return what the running Trainer of Lightning or Hugging Face has left to do.
+def length_of_loops() -> dict[str, Any] | None:
+    """Return the epochs or steps that the loops around the running step have, and where.
 
-    `repeats` returns how often the loops around a frame run it.
+    It is a part of the training if loops around these repeat it an unknown number of times, or if
+    more training follows. Return None if the number of iterations is not clear.
     """
+    from .loops import loops_around
+
+    loops = loops_around(inspect.currentframe()) or []
+    counted = [at for at, loop in enumerate(loops) if loop.count is not None] or [0]
+    passes = [at for at, loop in enumerate(loops) if loop.is_pass and at > counted[0]]
+    last = max((at for at in counted if at < min(passes, default=len(loops))), default=0)
+    # What follows within an iteration is of its epoch, or of another optimizer.
+    within = ("more", "again") if passes else ("more",)
+    loops = [loop for at, loop in enumerate(loops) if at < last or loop.follows not in within]
+    end = max((at for at, loop in enumerate(loops) if loop.is_pass), default=-1)
+    unclear = [at for at, loop in enumerate(loops) if loop.count is None and at != end]
+    inner = loops[max(unclear, default=-1) + 1 :]
+    known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
+    value = math.prod(loop.count or 0 for loop in known)
+    if not known or value < 1 or not all(loop.count for loop in inner[len(known) + 1 :]):
+        return None
+    shown = [loop for loop in known if loop.count != 1] or known[-1:]
+    by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
+    if any(loop.may_stop_at for loop in shown[1:]):
+        return None  # far below the product
+    stops = [loop.may_stop_at for loop in known if loop.may_stop_at]
+    return {
+        "name": "epochs" if len(inner) > len(known) else "max_steps",
+        "value": value,
+        "by": f"{by}, may stop at {stops[0]}" if stops else by,
+        "may_stop": bool(stops),
+        "is_part": len(inner) < len(loops),
+    }
+
+
+def _length_of_trainer(loops_around: Callable[[Any], Any]) -> dict[str, Any] | None:
+    """Return what the running Trainer of Lightning or Hugging Face has left to do."""
     frame = inspect.currentframe()
     while frame:
         module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
@@ -74,8 +138,11 @@ def _length_of_trainer(repeats: Callable[[Any], int | None]) -> dict[str, Any] |
                 if value is not None and value > 0:
                     holders = trainer, getattr(trainer, "state", None)
                     resumed = (getattr(holder, done, None) for holder in holders)
-                    count = repeats(frame.f_back)
-                    value = (value - next(filter(None, resumed), 0)) * (count or 1)
-                    return {"name": name, "value": value, "by": TRAINER, "is_part": count is None}
+                    loops = loops_around(frame.f_back)
+                    counts: list[Any] = [loop.count for loop in loops] if loops else []
+                    is_part = loops is None or None in counts
+                    value -= next(filter(None, resumed), 0)
+                    value *= 1 if is_part else math.prod(counts)
+                    return {"name": name, "value": value, "by": TRAINER, "is_part": is_part}
         frame = frame.f_back
     return None

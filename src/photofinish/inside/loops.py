@@ -8,99 +8,60 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 import inspect
 import itertools
+import linecache
 import math
 import re
-import sys
 import traceback
-from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-_COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-_LOOPS = ast.For | ast.While | _COMPREHENSIONS
-_DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+from .expressions import (
+    COMPREHENSIONS,
+    DEFINITIONS,
+    LOOPS,
+    Function,
+    all_of,
+    called,
+    comparison_of,
+    count_of,
+    ends_of,
+    files_of,
+    functions_in,
+    inside,
+    is_unclear,
+    names_of,
+    stores_of,
+    texts_of,
+    tree_of,
+    unwrapped,
+    value_of,
+    way_of,
+    words_of,
+)
+from .lengths import Loop
+
 _WITHOUT = tuple(f"{name}." for name in (__package__, "torch", "fire"))
 """Packages whose loops repeat no step: hooks of optimizers, and Fire's search for a command."""
-_WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track", "progress_bar")
-"""Functions with as many items as their first argument."""
-_FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
-_METHODS = "<built-in method (get of dict|size of (Tensor|Parameter)) "
-"""Methods of dictionaries and tensors, which are not Python code."""
-_VARIABLES = ast.Name | ast.Attribute | ast.Subscript
-_PLAIN = _VARIABLES | ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.BinOp
-"""Expressions without effects, if their parts have none."""
 _ENDED_ELSEWHERE = ("count", "cycle", "repeat", "islice")
-_PHASE = re.compile(r"\w+ == '.*'")  # of several
+_TAKE_ALL = ("list", "max", "min", "sum", "tuple")
+"""Built-in functions that run a generator to its end."""
+_VALUES = (int, float, str, ModuleType)
+"""Types of arguments that a called function does not change."""
+_PHASE = re.compile(r"\w+ == '.*'")
+"""Condition of one phase of several."""
 
 
-@dataclass(eq=False)
-class _Loop:
-    place: str = ""
-    text: str = ""
-    count: int | None = None
-    """Number of its iterations, or None if that is not known."""
-    is_pass: bool = False
-    """True if it goes once through data whose number of batches is not known here."""
-    is_range: bool = False
-    values: tuple[Any, ...] = ()
-    """Values of the variables that it counts."""
-    may_stop_at: str = ""
-    """Place of a condition that may end it before its last iteration."""
-    follows: str = ""
-    """Not a loop, but what trains after the step: "more", or "again" for the same call."""
-
-
-def length_of_loops() -> dict[str, Any] | None:
-    """Return the epochs or steps that the loops around the running step have, and where.
-
-    It is a part of the training if loops around these repeat it an unknown number of times, or if
-    more training follows. Return None if the number of iterations is not clear.
-    """
-    loops = _loops_around(inspect.currentframe()) or []
-    counted = [at for at, loop in enumerate(loops) if loop.count is not None] or [0]
-    passes = [at for at, loop in enumerate(loops) if loop.is_pass and at > counted[0]]
-    last = max((at for at in counted if at < min(passes, default=len(loops))), default=0)
-    # What follows within an iteration is of its epoch, or of another optimizer.
-    within = ("more", "again") if passes else ("more",)
-    loops = [loop for at, loop in enumerate(loops) if at < last or loop.follows not in within]
-    end = max((at for at, loop in enumerate(loops) if loop.is_pass), default=-1)
-    unclear = [at for at, loop in enumerate(loops) if loop.count is None and at != end]
-    inner = loops[max(unclear, default=-1) + 1 :]
-    known = [*itertools.takewhile(lambda loop: loop.count is not None, inner)]
-    value = math.prod(loop.count or 0 for loop in known)
-    if not known or value < 1 or not all(loop.count for loop in inner[len(known) + 1 :]):
-        return None
-    shown = [loop for loop in known if loop.count != 1] or known[-1:]
-    by = f"{' x '.join(loop.text for loop in shown)} in {shown[0].place}"
-    stops = [loop.may_stop_at for loop in known if loop.may_stop_at]
-    return {
-        "name": "epochs" if len(inner) > len(known) else "max_steps",
-        "value": value,
-        "by": f"{by}, may stop at {stops[0]}" if stops else by,
-        "may_stop": bool(stops),
-        "is_part": len(inner) < len(loops),
-    }
-
-
-def repeats_of(frame: FrameType | None) -> int | None:
-    """Return how often the loops around a frame's current call repeat it, or None if unclear."""
-    loops = _loops_around(frame)
-    if loops is None or any(loop.count is None for loop in loops):
-        return None
-    return math.prod(loop.count or 0 for loop in loops)
-
-
-def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
+def loops_around(frame: FrameType | None) -> list[Loop] | None:
     """Return the loops around a frame's current call, or None if its source is not clear."""
     frames = [
         frame
         for frame, _ in traceback.walk_stack(frame)
         if not frame.f_code.co_filename.startswith("<frozen")  # such as runpy
+        if not _only_passes_on(frame)
         if not f"{frame.f_globals.get('__name__', '')}.".startswith(_WITHOUT)
     ]
     try:
@@ -111,270 +72,297 @@ def _loops_around(frame: FrameType | None) -> list[_Loop] | None:
         return None
 
 
+def _only_passes_on(frame: FrameType) -> bool:
+    """Return whether code without source, such as of `python -c`, neither loops nor calls more."""
+    file = frame.f_code.co_filename
+    return not (not file.startswith("<") or linecache.getlines(file, frame.f_globals)) and not any(
+        "JUMP_BACKWARD" in step.opname or ("CALL" in step.opname and step.offset > frame.f_lasti)
+        for step in dis.get_instructions(frame.f_code)
+    )
+
+
 class _Reader:
     """Reader of the loops around a step, frame by frame, the outermost first."""
 
     def __init__(self, frames: list[FrameType]) -> None:
-        self.loops: list[_Loop] = []
-        self._changes: dict[str, list[_Loop]] = {}
+        self.loops: list[Loop] = []
+        self._changes: dict[str, list[Loop]] = {}
         """Loops that change each variable."""
-        files = {frame.f_code.co_filename: frame for frame in frames}
-        trees = {name: ast.parse("".join(inspect.findsource(files[name])[0])) for name in files}
-        ways = [_way(frame, trees[frame.f_code.co_filename]) for frame in frames]
-        self._training = _training({_called(way[-1]) for way in ways}, trees.values())
-        for frame, way, callee in zip(frames, ways, [*frames[1:], None], strict=True):
-            self._names = _names(frame)
-            self._read(Path(frame.f_code.co_filename).name, way)
-            if callee or _called(way[-1]) in ("fit", "train"):
-                self._enter(callee and callee.f_code, way[-1])
-            elif _called(way[-1]) == "step" and {*self.loops[-1:]} & {*self._changing(way[-1])}:
-                self.loops[-1].count = 1  # each optimizer steps once
+        self._caught_at = ""
+        """Place that catches a custom exception, which may end the loops inside."""
+        codes = [frame.f_code for frame in frames]
+        files = {code.co_filename for code in codes}
+        ways = [way_of(frame, tree_of(frame.f_code.co_filename)) for frame in frames]
+        names = [names_of(frame) for frame in frames]
+        for way, known in zip(ways, names, strict=True):
+            calls = [part for part in inside(way[0], DEFINITIONS) if isinstance(part, ast.Call)]
+            for function in {ast.unparse(call.func): call.func for call in calls}.values():
+                files |= files_of(function, known)
+        functions = [*itertools.chain(*map(functions_in, files))]
+        self._training = _training({called(way[-1]) for way in ways}, functions)
+        if frames[0].f_globals["__name__"] == "threading":
+            self.loops.append(Loop())  # other threads may do the same
+        for code, way, known, callee in zip(codes, ways, names, [*codes[1:], None], strict=True):
+            functions = [function for function in functions if function.node is not way[0]]
+            self._stored = set().union(*(function.stores for function in functions))
+            """Names that functions set which may be called at any time."""
+            self._code, self._way, self._names = code, way, known
+            self._outermost = len(self.loops)
+            self._read()
+            if callee:
+                self._enter(callee, way[-1])
+        self._step(ways[-1][-1])
+        for loop in self.loops:
+            loop.count = None if loop.count == math.inf else loop.count
 
-    def _read(self, file: str, way: list[Any]) -> None:
+    def _read(self) -> None:
         """Add the loops of a frame, and correct the counts of those before."""
-        self._follow(way[0], self.loops[-1:])
-        is_counted = False
-        for node, inner in itertools.pairwise([*way, None]):
-            lists = [each for _, each in ast.iter_fields(node) if isinstance(each, list)]
-            block = next((each for each in lists if inner in each), [inner])
+        nested = LOOPS | DEFINITIONS
+        self._follow(self._way[0], self.loops[-1:])
+        for node, inner in itertools.pairwise([*self._way, None]):
+            lists = [part for _, part in ast.iter_fields(node) if isinstance(part, list)]
+            block = next((part for part in lists if inner in part), [inner])
             before, after = block[: block.index(inner)], block[block.index(inner) + 1 :]
             if isinstance(node, ast.If) and inner is not node.test:
                 self._depend(node.test, is_met=inner in node.body)
-            elif isinstance(node, _LOOPS):
-                loop = _Loop(f"{file}:{node.lineno}", is_pass=isinstance(node, _COMPREHENSIONS))
-                self.loops.append(loop)
-                if is_counted:  # with all loops inside it, by the counter of a `while`
-                    loop.count = 1
-                elif not loop.is_pass:
-                    is_counted = self._read_loop(node, way, loop)
-                self._follow(node, [loop])
-            for each in before:
-                parts = each.body if isinstance(each, ast.If) else ()
+            elif isinstance(node, ast.Match):
+                self._depend(node.subject)
+            elif isinstance(node, ast.Try) and inner in node.body:
+                caught = texts_of(*(handler.type or handler for handler in node.handlers))
+                if any("." not in name for name in caught - vars(builtins).keys()):
+                    self._caught_at = self._place_of(node)
+            elif isinstance(node, LOOPS) and inner not in getattr(node, "orelse", ()):
+                self._read_loop(node, inner)
+                self._follow(node, self.loops[-1:])
+            for skip in inside(ast.Module(before, []), nested):
+                parts = inside(skip, nested) if isinstance(skip, ast.If) else ()
                 if any(isinstance(part, ast.Continue | ast.Return) for part in parts):
-                    self._depend(each.test)
-            if _words(after, {"step"}) & self._training:
-                again = ast.unparse(getattr(way[-1], "func", way[-1])) + "("
-                is_again = any(again in ast.unparse(each) for each in after)
-                self.loops.append(_Loop(follows="again" if is_again else "more"))
+                    self._depend(skip.test)
+            if words_of(ast.walk(ast.Module(after, [])), {"step"}) & self._training:
+                again = ast.unparse(getattr(self._way[-1], "func", self._way[-1])) + "("
+                is_again = any(again in ast.unparse(statement) for statement in after)
+                self.loops.append(Loop(follows="again" if is_again else "more"))
 
-    def _read_loop(self, node: Any, way: list[Any], loop: _Loop) -> bool:
-        """Fill in a loop. Return True if it counts the steps of the innermost one."""
-        own = [*_inside(node, _DEFINITIONS)]
-        direct = [*_inside(node, _LOOPS | _DEFINITIONS)]
-        # A counter that is never reset ends the loop sooner. One that is reset is patience.
-        counters = {ast.unparse(each.target) for each in own if isinstance(each, ast.AugAssign)}
-        counters -= {ast.unparse(to) for each in own for to in getattr(each, "targets", ())}
-        # A flag of early stopping is set or called in the loop. One of the command line is not.
-        changed = {
-            ast.unparse(each) for each in own if isinstance(getattr(each, "ctx", 0), ast.Store)
-        }
-        changed |= _texts(*(each.func for each in own if isinstance(each, ast.Call)))
-        tests: list[Any] = []
-        if isinstance(node, ast.For):
-            self._read_for(node, loop)
-            counters |= _texts(node.target)
-        else:
-            is_and = isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And)
-            tests, loop.text = node.test.values if is_and else [node.test], ast.unparse(node.test)
-        ends = [(test, node.lineno, True) for test in tests]
-        for each in own:
-            kinds = {*map(type, each.body)} if isinstance(each, ast.If) else set()
-            leaves = ast.Return in kinds or (ast.Break in kinds and each in direct)
-            ends += [(each.test, each.lineno, leaves)] if leaves or ast.Raise in kinds else []
-        counting = [test for test, *_ in ends if _texts(*_all(test, ast.Compare)) & counters]
-        for test, line, leaves in ends:
-            if leaves and test not in counting and _texts(test) & changed:
-                loop.may_stop_at = f"{loop.place.rpartition(':')[0]}:{line}"
-        if counting:
-            loop.count, loop.is_pass = None, False
-        if any(isinstance(each, ast.Break | ast.Return) for each in node.body):
-            loop.count, loop.is_pass = 1, False
-        if len(counting) != 1 or isinstance(node, ast.For):
-            return False
-        only: Any = counting[0]
-        left = ast.unparse(getattr(only, "left", only))
-        added = [
-            each
-            for each in own
-            if isinstance(each, ast.AugAssign) and ast.unparse(each.target) == left
-        ]
-        innermost = [each for each in way if isinstance(each, ast.For | ast.While)][-1]
-        if len(added) != 1 or added[0] not in node.body + innermost.body:
-            return False
-        nodes = added[0].target, only.comparators[0], added[0].value
-        now, most, by = (_value(each, self._names) for each in nodes)
-        now -= by * (added[0].lineno < way[-1].lineno)
-        is_equal = isinstance(only.ops[0], ast.LtE | ast.GtE | ast.Eq) == (only in tests)
-        varies = _texts(nodes[2]) & changed
-        loop.count = None if varies else len(range(now, int(most) + is_equal, by))
-        loop.text = ast.unparse(nodes[1])
-        for outer in self._changing(nodes[1]):
-            outer.count = None
-        self._changes[left] = [loop]
-        return added[0] not in node.body
+    def _place_of(self, node: Any) -> str:
+        return f"{Path(self._code.co_filename).name}:{node.lineno}"
 
-    def _read_for(self, node: ast.For, loop: _Loop) -> None:
-        iterable = _unwrapped(node.iter)
-        if isinstance(iterable, ast.Call) and _called(iterable) in ("range", "trange"):
-            iterable, loop.is_range = ast.Call(ast.Name("range"), iterable.args, []), True
+    def _read_loop(self, node: Any, inner: Any) -> None:
+        """Add a loop, with the number of its iterations."""
+        loop = Loop(self._place_of(node), may_stop_at=self._caught_at)
+        self.loops.append(loop)
+        items = node.generators[0] if isinstance(node, COMPREHENSIONS) else node
+        if isinstance(node, ast.While):
+            loop.text, loop.size = ast.unparse(node.test), math.inf
+        elif inner in (items.iter, None) and items is node:  # a generator, whose own loops count
+            loop.size = 1
+        elif items is node or not (items.ifs or node.generators[1:]):
+            self._read_items(items, loop)
+        loop.count = None if loop.is_pass or math.isnan(loop.size) else loop.size
+        self._read_ends(node, loop)
+
+    def _read_items(self, node: Any, loop: Loop) -> None:
+        """Fill in a loop over items."""
+        iterable = unwrapped(node.iter)
+        loop.is_range = called(iterable) in ("range", "trange")
+        if loop.is_range:
+            iterable = ast.Call(ast.Name("range"), iterable.args, [])
             is_plain = len(iterable.args) == 1 and not isinstance(iterable.args[0], ast.Constant)
             loop.text = ast.unparse(iterable.args[0]) if is_plain else ""
         loop.text = loop.text or ast.unparse(iterable)
-        loop.count, names = _count(iterable, self._names), _texts(node.target)
-        loop.is_pass = loop.count is None and _called(iterable) not in _ENDED_ELSEWHERE
-        for outer in () if loop.is_pass else self._changing(iterable):
-            outer.count = None  # it changes how many iterations this one has
-        self._changes |= {name: [loop] for name in names}
-        loop.values = tuple(self._names[name] for name in names if name in self._names)
+        is_endless = called(iterable) in _ENDED_ELSEWHERE
+        loop.size, is_data = (math.inf, False) if is_endless else count_of(iterable, self._names)
+        loop.is_pass = is_data or (math.isnan(loop.size) and not loop.is_range)
+        is_stored = bool(words_of(ast.walk(iterable)) & self._stored)
+        if not loop.is_pass:
+            for outer in self.loops[:-1] if is_stored else self._changing(iterable):
+                outer.count = None  # each of its iterations has another number of these
+        for name in map(ast.unparse, stores_of(ast.walk(node.target))):
+            self._changes[name] = [loop]
+            loop.values[name] = self._names.get(name)
+
+    def _read_ends(self, node: Any, loop: Loop) -> None:
+        """Correct a loop's count by what may end it before its last iteration."""
+        own, direct = [*inside(node, DEFINITIONS)], [*inside(node, LOOPS | DEFINITIONS)]
+        adds = {part.target: part for part in own if _is_count(part)}
+        loop.sets = {ast.unparse(part) for part in stores_of(own) if part not in adds}
+        calls = texts_of(*(part.func for part in own if isinstance(part, ast.Call))) - {"self"}
+        self._changed = {*loop.sets, *map(ast.unparse, adds), *calls}
+        # A counter that is never reset ends a loop. One that is reset is patience.
+        counters: dict[str, Any] = {ast.unparse(target): add for target, add in adds.items()}
+        local = {*self._code.co_varnames} if self._outermost else counters.keys()
+        counters = {name: counters[name] for name in (counters.keys() & local) - loop.sets}
+        if loop.is_range or called(getattr(node, "iter", None)) in ("count", "enumerate"):
+            counters |= dict.fromkeys([*loop.values][:1], node)
+        ends_by_items = any(
+            isinstance(part, ast.ExceptHandler) and "StopIteration" in ast.unparse(part)
+            for part in own
+            if all_of(part, ast.Break | ast.Return)
+        )
+        if ends_by_items or f"{loop.text}.append" in self._changed or loop.text in counters:
+            loop.end(None)
+        goes_on = any(isinstance(part, ast.Continue) for part in direct)
+        for tests, end in ends_of(node):
+            settings = [self._setting(test) for test in tests]
+            tests = [test for test, is_met in zip(tests, settings, strict=True) if is_met is None]
+            if False in settings:
+                continue
+            compare, is_beyond = comparison_of(tests)
+            add = counters.get(ast.unparse(compare.left)) if compare else None
+            if add and not self._varies(compare.comparators[0]):
+                is_always = add in [node, *node.body] and not goes_on
+                is_inner = add not in [node, *direct]  # an inner loop may count the rest
+                turns = 0 if is_inner else self._turns(compare, add, is_beyond=is_beyond)
+                self._end_by_counter(compare, turns, end, is_always=is_always)
+            elif tests and not isinstance(end, ast.Raise):
+                loop.may_stop_at = self._place_of(end)
+                loop.is_pass = loop.is_pass and True not in settings  # it cuts all passes short
+            elif not tests:
+                loop.end(None if any(isinstance(part, ast.Continue) for part in own) else 1)
+                loop.may_stop_at = ""
+
+    def _setting(self, test: Any) -> bool | None:
+        """Return whether a condition is met in all iterations, or None if it may vary."""
+        if self._varies(test) or is_unclear(test) or self._changing(test):
+            return None
+        try:
+            return bool(value_of(test, self._names))
+        except Exception:  # noqa: BLE001  # it does more than known functions
+            return None
+
+    def _varies(self, node: ast.AST) -> bool:
+        """Return whether the loop or another function may change what an expression names."""
+        return bool(texts_of(node) & self._changed or words_of(ast.walk(node)) & self._stored)
+
+    def _turns(self, compare: Any, add: Any, *, is_beyond: bool) -> int:
+        """Return how often a step is taken until a counter is at its limit, or beyond."""
+        step = self._way[-1]
+        by = 1 if isinstance(add, ast.For) else add.value.value
+        # The counter has its value of the first step, before or after it was first added to.
+        begin = value_of(compare.left, self._names) - by * _is_before(add, step)
+        limit = int(value_of(compare.comparators[0], self._names))
+        turns = len(range(begin, limit + is_beyond, by))
+        return turns + _is_before(step, compare) - _is_before(add, compare)
+
+    def _end_by_counter(self, compare: Any, turns: int, end: Any, *, is_always: bool) -> None:
+        """Correct the counts of a loop, and of those around it, that a counter ends."""
+        loop, limit = self.loops[-1], tuple(map(ast.unparse, (compare.left, *compare.comparators)))
+        loop.limits.append(limit)
+        outer_loops = [outer for outer in self.loops[self._outermost : -1] if not outer.follows]
+        is_reset = limit[0] in loop.sets  # by the loop over items that it numbers
+        around = itertools.takewhile(lambda outer: limit[0] not in outer.sets, outer_loops[::-1])
+        group = [loop] if is_reset else [loop, *around]
+        most = math.prod(part.size for part in group)
+        ends_all = isinstance(end, ast.Return | ast.Expr | ast.Raise)
+        ends_all = ends_all or all(limit in part.limits for part in group)
+        if is_always and ends_all and not turns >= most:
+            for part in group:
+                part.end(1)
+            group[-1].count, group[-1].text = turns, limit[1]
+            group[-1].may_stop_at = loop.place if math.isnan(most) else group[-1].may_stop_at
+        elif len(group) > 1 and most > turns > most - loop.size:
+            group[1].may_stop_at = self._place_of(end)
+        elif not turns >= most:
+            for part in group:
+                part.end(None)
 
     def _depend(self, test: ast.expr, *, is_met: bool = False) -> None:
         """Correct the counts of loops in which a step depends on a condition."""
-        loops, is_modulo = self._changing(test), bool(_all(test, ast.Mod))
-        # Words may be phases, such as train and val. Only one of them steps.
-        words = [each for each in self.loops if {str, bool} & {*map(type, each.values)}]
-        for loop in loops or words + (self.loops[-1:] if is_modulo else []):  # every so many
-            if is_met and loop in words and _PHASE.fullmatch(ast.unparse(test)):
-                loop.count, loop.values = 1, ()
+        is_modulo, text = bool(all_of(test, ast.Mod)), ast.unparse(test)
+        loops = []
+        for name in texts_of(test):
+            changing = self._changes.get(name, [])
+            # What changes in a pass varies within each iteration around it.
+            loops += [loop for loop in changing if loop.is_pass] or changing
+        is_unknown = is_modulo or is_unclear(test) or "len(" in text
+        if not loops and (is_unknown or words_of(ast.walk(test)) & self._stored):
+            loops = self.loops[-1:]
+        for loop in loops:
+            if is_met and _PHASE.fullmatch(text) and str in map(type, loop.values.values()):
+                loop.count, loop.values = 1, {}
             elif not loop.is_pass:
                 loop.count = None
                 loop.is_pass = is_modulo and bool(loop.values) and not loop.is_range
 
-    def _changing(self, *nodes: ast.AST) -> list[_Loop]:
+    def _changing(self, *nodes: ast.AST) -> list[Loop]:
         """Return the loops that change what expressions name."""
-        changing = [self._changes.get(text, []) for text in _texts(*nodes)]
+        changing = [self._changes.get(text, []) for text in texts_of(*nodes)]
         return [*dict.fromkeys(itertools.chain(*changing))]
 
-    def _follow(self, node: ast.AST, loops: list[_Loop]) -> None:
+    def _follow(self, node: ast.AST, loops: list[Loop]) -> None:
         """Note the variables that loops change by statements of their own."""
-        for each in _inside(node, _LOOPS | _DEFINITIONS):
-            if isinstance(each, ast.AugAssign):
-                self._changes[ast.unparse(each.target)] = [*self._changing(each.target), *loops]
-            elif isinstance(each, ast.Assign) and (by := self._changing(_unwrapped(each.value))):
-                self._changes |= dict.fromkeys(_texts(*each.targets), by)
+        for part in inside(node, LOOPS | DEFINITIONS):
+            value: Any = getattr(part, "value", None)
+            by = loops
+            if isinstance(part, ast.AugAssign):
+                changed = {ast.unparse(part.target)}
+            elif isinstance(part, ast.Assign | ast.NamedExpr):
+                changed = texts_of(*getattr(part, "targets", [getattr(part, "target", part)]))
+                is_new = is_unclear(value) or changed & texts_of(value)
+                by = self._changing(unwrapped(value)) + (loops if is_new else [])
+            elif isinstance(part, ast.Expr) and isinstance(value, ast.Call):
+                changed = texts_of(getattr(value.func, "value", value.func), *value.args)
+                changed = {
+                    text for text in changed if not isinstance(self._names.get(text), _VALUES)
+                }
+                by = by if called(value) == "append" else self._changing(*value.args)
+                by = by if part not in self._way else []
+            else:
+                continue
+            self._changes |= dict.fromkeys(changed, by) if by else {}
 
-    def _enter(self, code: CodeType | None, call: Any) -> None:
+    def _enter(self, callee: CodeType, call: Any) -> None:
         """Follow what loops change into the function that is called."""
+        if callee.co_flags & inspect.CO_GENERATOR:
+            iterable = unwrapped(call.iter if isinstance(call, ast.For) else call)
+            is_looped = any(getattr(node, "iter", None) in (call, iterable) for node in self._way)
+            is_whole = is_looped and called(iterable) in (callee.co_name, "")
+            if not (is_whole or called(call) in _TAKE_ALL):
+                raise LookupError(ast.unparse(call))  # it may be left
         if not isinstance(call, ast.Call):
             return
+        function = self._names.get(ast.unparse(call.func))
+        is_generator = bool(callee.co_flags & inspect.CO_GENERATOR)
+        if getattr(function, "__module__", "") == "builtins" and not is_generator:
+            raise LookupError(ast.unparse(call))  # it may call more, as map does
         for loop in self._changing(call.func):
             loop.count = None  # another iteration may call another function
-        if code is None:
-            return
-        values = [*call.args, *call.keywords]
-        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        own = [call.func, *values] if names[:1] == ("self",) else values
-        for name, value in itertools.zip_longest(names, own[: len(names)]):
-            named = [each for each in values if getattr(each, "arg", "") in (name, None)]
-            self._changes[name] = self._changing(*(named or [value or ast.Pass()]))
+        names, count = callee.co_varnames, callee.co_argcount + callee.co_kwonlyargcount
+        values = [call.func, *call.args] if names[:1] in (("self",), ("cls",)) else call.args
+        keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+        spread: list[Any] = [value for value in values if isinstance(value, ast.Starred)]
+        spread += [keyword for keyword in call.keywords if keyword.arg is None]
+        rests = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
+        rest = sum(bool(callee.co_flags & flag) for flag in rests)
+        for at, name in enumerate(names[: count + rest]):
+            own = [keywords[name]] if name in keywords else values[at : at + 1]
+            own = own if at < count else [*values, *keywords.values()]
+            self._changes[name] = self._changing(*own, *spread)
+
+    def _step(self, call: Any) -> None:
+        """Correct the counts of loops over optimizers or Trainers."""
+        if called(call) in ("fit", "train"):
+            for loop in self._changing(call.func):
+                loop.count = None
+        elif called(call) == "step" and self.loops:
+            # Each optimizer steps once. A scaler of gradients gets the optimizer.
+            names = [value for value in call.args if isinstance(value, ast.Name)]
+            if texts_of(call.func, *names) & self.loops[-1].values.keys():
+                self.loops[-1].end(1)
 
 
-def _way(frame: FrameType, tree: ast.Module) -> list[Any]:
-    """Return the nodes around a frame's current call, from its function to the call."""
-    at: Any = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    nodes: Any = ast.walk(tree)
-    line, end_line, column, end_column = at  # of code without positions, these are None
-    way = [tree] + [
-        node
-        for node in nodes
-        if hasattr(node, "lineno")
-        if (node.lineno, node.col_offset) <= (line, column)
-        if (end_line, end_column) <= (node.end_lineno, node.end_col_offset)
-    ]
-    name = frame.f_code.co_name
-    kinds: Any = _COMPREHENSIONS if name.endswith(("comp>", "<genexpr>")) else _DEFINITIONS
-    own = max((at for at, node in enumerate(way) if isinstance(node, kinds)), default=0)
-    return way[own + name.endswith("comp>") :]
-
-
-def _training(called: set[str], trees: Iterable[ast.Module]) -> set[str]:
+def _training(called_names: set[str], functions: list[Function]) -> set[str]:
     """Return the names of functions that train: those that run, and others that call these."""
-    # Schedules have a step, and networks a method `train`.
-    names = {"backward"} | called - {"", "step"} - vars(builtins).keys()
-    functions = [each for tree in trees for each in _all(tree, ast.FunctionDef)]
-    words = [(each.name, _words([each], {"step", "train"})) for each in functions]
-    while callers := {name for name, within in words if within & names} - names:
+    names = {"backward"} | called_names - {"", "step"} - vars(builtins).keys()
+    while callers := {known.node.name for known in functions if known.words & names} - names:
         names |= callers
     return names
 
 
-def _words(nodes: list[Any], unclear: set[str]) -> set[str]:
-    """Return the names in code. Those of `unclear` count unless they are attributes."""
-    parts = [part for node in nodes for part in ast.walk(node)]
-    attributes = {part.attr for part in parts if isinstance(part, ast.Attribute)}
-    return attributes - unclear | {part.id for part in parts if isinstance(part, ast.Name)}
+def _is_count(node: Any) -> bool:
+    """Return whether a statement adds a constant."""
+    is_sum = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    return is_sum and isinstance(node.value, ast.Constant)
 
 
-def _names(frame: FrameType) -> Mapping[str, Any]:
-    """Return the variables of a frame."""
-    names: dict[str, Any] = {}
-    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        values = frame.f_locals
-        names = dict(values)
-        # Before Python 3.13, this snapshot keeps all local variables alive until it is cleared.
-        if isinstance(values, dict) and sys.getrefcount(values) == 3:  # none of the script's
-            values.clear()
-    return ChainMap(names, frame.f_globals, vars(builtins))
-
-
-def _unwrapped(node: Any) -> Any:
-    """Return what a call of a function with as many items takes."""
-    while _called(node) in _WRAPPERS and node.args:
-        node = node.args[0]
-    return node
-
-
-def _count(node: Any, names: Mapping[str, Any]) -> int | None:
-    """Return the number of items, or None if that is not known, or of data."""
-    called = _called(node)
-    try:
-        if called == "split":  # of folds
-            return int(_value(node.func.value, names).n_splits)
-        is_view = called in ("items", "keys", "values")
-        value = _value(node.func.value if is_view else node, names)
-        if type(value).__module__.startswith("tqdm"):
-            value = value.iterable
-        is_loader = any(kind.__name__ == "DataLoader" for kind in type(value).__mro__)
-        return None if is_loader or (is_view and not isinstance(value, dict)) else len(value)
-    except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
-        return None
-
-
-def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of an expression, which the script has just evaluated itself.
-
-    Raise LookupError if that calls more than known functions without effects.
-    """
-    for each in ast.walk(node):
-        if isinstance(each, ast.Call):
-            function = _value(each.func, names)
-            is_method = re.match(_METHODS, repr(function))
-            if not is_method and not any(function is known for known in _FUNCTIONS):
-                raise LookupError(ast.unparse(each))
-        elif isinstance(each, ast.Attribute):
-            if isinstance(getattr(type(_value(each.value, names)), each.attr, None), property):
-                raise LookupError(ast.unparse(each))  # it may have effects
-        elif isinstance(each, ast.expr) and not isinstance(each, _PLAIN):
-            raise LookupError(ast.unparse(each))
-    return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
-
-
-def _inside(node: ast.AST, without: Any) -> Iterator[Any]:
-    """Yield the nodes in a node, without those of some kinds and what is in them."""
-    for each in ast.iter_child_nodes(node):
-        if not isinstance(each, without):
-            yield each
-            yield from _inside(each, without)
-
-
-def _all(node: ast.AST, kinds: Any) -> list[Any]:
-    return [each for each in ast.walk(node) if isinstance(each, kinds)]
-
-
-def _texts(*nodes: ast.AST) -> set[str]:
-    """Return the variables that code names, with their attributes and items."""
-    return {ast.unparse(each) for node in nodes for each in _all(node, _VARIABLES)}
-
-
-def _called(node: Any) -> str:
-    """Return the last part of the name of a called function, or "" if nothing is called."""
-    return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+def _is_before(node: Any, other: Any) -> bool:
+    return (node.lineno, node.col_offset) < (other.lineno, other.col_offset)

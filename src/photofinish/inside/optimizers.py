@@ -27,6 +27,7 @@ class Optimizers:
         return number
 
     def in_place_of_one_gone(self, weights: list[Any]) -> int | None:
+        """Return the number of an optimizer that is gone, which had these weights, or None."""
         number = self._gone.pop(_place(weights), None)
         if number is None and self._gone and self._count >= _MOST_OPTIMIZERS:
             _, number = self._gone.popitem()

@@ -50,6 +50,7 @@ class LineFile:
         return is_forked
 
     def is_old(self, now: float) -> bool:
+        """Return True if nothing was written for a while."""
         return now - self.written_at > _WRITE_SECONDS
 
     def note(self, **values: Any) -> None:

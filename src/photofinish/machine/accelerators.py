@@ -94,6 +94,7 @@ def _are_hidden() -> bool:
 def accelerators_to_use(
     gpu: GpuDevice, here: Accelerators
 ) -> tuple[list[AcceleratorFacts], str | None]:
+    """Return the accelerators that the settings select, or an empty list and the reason."""
     reasons = []
     for kind in here if gpu.kind == "auto" else (gpu.kind,):
         available = here[kind]
@@ -120,6 +121,7 @@ def accelerators_to_use(
 
 
 def listed_by_torch() -> Accelerators:
+    """Return the accelerators that torch lists here, or drivers without torch."""
     if util.find_spec("torch") is None:
         apple = _WITHOUT_TORCH if platform.system() == "Darwin" else KINDS["mps"].absent
         return {"cuda": _nvidia_gpus(), "mps": apple, "xpu": _WITHOUT_TORCH}

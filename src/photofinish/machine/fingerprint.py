@@ -142,6 +142,7 @@ def mismatches(planned: CpuTarget | GpuTarget, machine: Machine) -> list[str]:
 
 
 def check_machine(title: str, planned: CpuTarget | GpuTarget, remedy: str) -> None:
+    """Raise UserError if DVC runs a stage on another machine than the planned one."""
     if "DVC_STAGE" in os.environ and (differences := mismatches(planned, Machine.here())):
         raise UserError(
             f"{title} is planned for another machine than this one "

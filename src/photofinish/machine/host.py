@@ -66,6 +66,7 @@ class Software:
 
 
 def cpu_facts() -> CpuFacts:
+    """Return the facts of this machine's CPU, within the limits of this process."""
     info = dict(
         re.findall(r"^(\S[^:\n]*?)[ \t]*:[ \t]*(.*)$", read_or_empty(Path("/proc/cpuinfo")), re.M)
     )
@@ -141,6 +142,7 @@ def mac_cpu_name() -> str:
 
 
 def read_or_empty(path: Path) -> str:
+    """Return the text of a system file, or nothing if it is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -170,6 +172,7 @@ def package_versions() -> dict[str, str]:
 
 
 def package_version(name: str) -> str | None:
+    """Return the version in the package's metadata, or None if it has none."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -55,6 +55,7 @@ class LoadWindow(Record):
 
     wall_seconds: float
     cores: int
+    """Number of cores that this process may use."""
     own_cpu_seconds: float
     """CPU time of the training run and all processes it started."""
     others_cpu_seconds: float
@@ -69,6 +70,7 @@ class LoadWindow(Record):
     swapped_pages: int | None
     """Number of pages that the whole machine swapped in and out."""
     gpu_slowdowns: tuple[str, ...] = ()
+    """Reasons why the GPU reduced its clock."""
     gpu_others: int = 0
     """Number of other processes on the GPU, also idle ones. 0 in a container, which hides them.
 
@@ -77,6 +79,7 @@ class LoadWindow(Record):
 
 
 def load_warnings(windows: Iterable[LoadWindow]) -> list[str]:
+    """Return why times in these windows are unreliable. Empty on a quiet machine."""
     windows = list(windows)
     total_seconds = sum(window.wall_seconds for window in windows)
     doubtful_seconds: defaultdict[str, float] = defaultdict(float)
@@ -260,7 +263,10 @@ def _tree_cpu_seconds(root: psutil.Process) -> float:
 
 
 def waited_for_core_seconds() -> dict[str, float]:
-    """Empty if the system has no count: https://docs.kernel.org/scheduler/sched-stats.html"""
+    """Return how long threads of this process waited for a core. Empty if the system has no count.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
     files = Path("/proc/self/task").glob("*/schedstat")
     fields = {file.parent.name: read_or_empty(file).split() for file in files}
     return {thread: int(counters[1]) / 1e9 for thread, counters in fields.items() if counters}

@@ -1,4 +1,4 @@
-"""Measure how long a step takes and what limits it, and count it, on a copy of the network.
+"""Measure how long a step takes and what limits it, on a copy of the network.
 
 results/measurements.py defines each figure. Steps with two batch sizes, in turns, show how much of
 a step's time is fixed.
@@ -7,8 +7,6 @@ a step's time is fixed.
 from __future__ import annotations
 
 import copy
-import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
@@ -16,13 +14,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment
-from photofinish.config.pytorch_names import FUSED, may_be_fused, why_not_captured
 from photofinish.custom.running import has_user_frame
 from photofinish.errors import UserError
-from photofinish.inside.counting import Operators, count_step, kernels_of_optimizer
-from photofinish.inside.memory import Allocations, takes_all_at_once
-from photofinish.inside.tensors import bytes_of
 from photofinish.machine.host import available_memory_bytes
 from photofinish.measure.in_turns import (
     FEWEST_TURNS,
@@ -34,17 +29,16 @@ from photofinish.measure.in_turns import (
     turns,
     ways_of_threads,
 )
+from photofinish.measure.operations import count_operations
 from photofinish.measure.step_parts import measure_launches, measure_parts
-from photofinish.nested import samples_in
 from photofinish.results.measurements import (
     InTurns,
-    Operations,
     SteadyState,
     StepAttribution,
     Tried,
     TriedBy,
 )
-from photofinish.training.batches import bytes_of_a_sample, map_batch, split_batch
+from photofinish.training.batches import bytes_of_a_sample
 from photofinish.training.graphs import GraphedSteps, choose_steps
 from photofinish.training.torch_device import (
     CPU,
@@ -63,8 +57,6 @@ _TIMES_LARGER = (8, 4, 2)
 LEAST_STEPS_AN_EPOCH = 4  # with a larger batch, enough to learn by
 _FEW_IMAGES = 2  # BatchNorm refuses one image, and convolutions compute one in another way
 _BYTES_AN_IMAGE_BYTE = 1000  # upper bound of a step's saved tensors: ResNet-50 has a few hundred
-_PRODUCT_SIDE, _PRODUCTS = 384, 5
-"""Side of a square matrix, and number of products: about 5 ms on two cores."""
 _Result = TypeVar("_Result")
 
 
@@ -93,11 +85,12 @@ def profile(trainer: Trainer, step_seconds: float, budget: Budget) -> dict[str, 
         "tried_threads": timed.threads,
         "attribution": attribution,
         "not_attributed": why_not,
-        **count(trainer),
+        **operation_fields(trainer),
     }
 
 
-def count(trainer: Trainer) -> dict[str, Any]:
+def operation_fields(trainer: Trainer) -> dict[str, Any]:
+    """Return the operations of a step as fields of `StepMeasurements`, or why there are none."""
     operations, why_not = attempt(partial(count_operations, trainer))
     return {"operations": operations, "not_counted": why_not}
 
@@ -196,6 +189,7 @@ def measure_attribution(
 
 
 def changes_to_try(trainer: Trainer) -> dict[TriedBy, dict[str, Any]]:
+    """Return settings that the accelerator has and the training does not use."""
     experiment, device = trainer.experiment, trainer.device
     is_cuda = device.type == "cuda"
     # DataParallel's threads don't inherit autocast.
@@ -272,76 +266,9 @@ def _configured(
     *,
     is_cast: bool,
 ) -> Iterator[None]:
+    """Set up torch as for these settings, and restore it."""
     # Casts of weights are cached until the outermost autocast ends, which would be a whole sample.
     cast = partial(torch.autocast, device.type, torch.bfloat16, cache_enabled=False)
     with torch_restored(), cast() if is_cast else nullcontext():
         configure_torch_for(settings, device, torch.get_num_threads())
         yield
-
-
-def count_operations(trainer: Trainer) -> Operations:
-    """Count a step on the first batch, by a pass on its first part if `accumulate` splits it."""
-    batch = trainer.training.to_device(next(iter(trainer.training.host_batches(0))))
-    resident = [batches for batches in (trainer.training, trainer.validation) if batches]
-    image_count = sum(batches.image_count for batches in resident)
-    is_resident, memory = trainer.experiment.input.name == "resident", Allocations()
-    memory.hold(size=image_count * bytes_of_a_sample(batch) * is_resident)
-    size, part, passes = samples_in(batch[1]), batch, 1
-    if trainer.experiment.accumulate > 1:
-        parts = split_batch(batch, -(-size // trainer.experiment.accumulate))
-        # Views would save the storage of the whole batch.
-        part, passes = map_batch(torch.clone, parts[0]), len(parts)
-        memory.note([batch[0], batch[1]], is_new=False)
-    with trainer.scratch_copy() as state:
-        trained = [each for each in state.network.parameters() if each.requires_grad]
-        fuses = may_be_fused(trainer.experiment.optimizer.arguments)
-        fuses = fuses and type(state.optimizer).__name__ in FUSED  # on the CPU, SGD is not
-        defaults = {"fused": True} if fuses else state.optimizer.defaults
-        of_optimizer = Operators(memory)
-        of_optimizer.is_hidden = takes_all_at_once(defaults)
-
-        def loss() -> torch.Tensor:
-            with trainer.step.autocast:
-                mean = trainer.step.mean_loss(state, part)
-            scaled = state.scaler.scale(mean)
-            state.optimizer.zero_grad()
-            return scaled
-
-        if len(state.optimizers) > 1:  # the custom step steps the optimizers
-            trainer.step(state, 0, batch)  # creates their state
-            counts = count_step(state.network, lambda: trainer.step(state, 0, batch), memory)
-        else:
-            for weight in trained if passes == 1 else ():  # the gradients of the step before
-                weight.grad = torch.zeros_like(weight)
-            memory.hold(size=(passes > 1) * sum(weight.nbytes for weight in trained))
-            counts = count_step(state.network, loss, memory)
-            state.scaler.step(state.optimizer)  # creates the optimizer's state
-            state.scaler.update()
-            memory.hold_state(state.optimizer)
-            with of_optimizer:
-                state.scaler.step(state.optimizer)
-        memory.optimizer_stepped(state.optimizer, defaults)
-        optimizer_bytes = of_optimizer.optimizer_bytes
-        if fuses:
-            optimizer_bytes = 2 * (2 * bytes_of(trained) + bytes_of(state.optimizer.state.values()))
-        kernels = kernels_of_optimizer(defaults, of_optimizer.kernels)
-        of_all = {
-            "images": size,
-            "passes": passes,
-            "flops": counts["flops"] * size // samples_in(part[1]),
-            "kernels": passes * counts["kernels"] + kernels,
-            "convolutions": passes * counts["convolutions"],
-            "time_steps": passes * counts["time_steps"],
-            "optimizer_bytes": optimizer_bytes,
-        }
-        return Operations.model_validate(counts | memory.fields() | of_all)
-
-
-def fp32_flops_a_second() -> float:
-    matrix = torch.rand(_PRODUCT_SIDE, _PRODUCT_SIDE)
-    quickest_seconds = math.inf
-    for _ in range(1 + _PRODUCTS):  # the first may start threads
-        started_seconds = time.perf_counter()
-        matrix @ matrix
-        quickest_seconds = min(quickest_seconds, time.perf_counter() - started_seconds)
-    return 2 * _PRODUCT_SIDE**3 / quickest_seconds

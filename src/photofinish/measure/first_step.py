@@ -115,6 +115,7 @@ def first_step(
 
 
 def _move_weights(network: nn.Module, share: float) -> None:
+    """Change each weight at random by up to a share of its size."""
     generator = torch.Generator().manual_seed(_MOVING_SEED)
     with torch.no_grad():
         for weight in network.parameters():

@@ -1,4 +1,4 @@
-"""Seconds of each measurement, and steps as they are beside steps with changes, in turns.
+"""Budget of each measurement, and steps that are timed in turns with changed ones.
 
 A machine that is slow for a while is slow for all of them. The base is a step on one batch, or with
 its input, and it is timed nowhere else.
@@ -187,6 +187,7 @@ def scratch_state(trainer: Trainer) -> Iterator[TrainState]:
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
+    """Set torch's number of threads, and restore it."""
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(count)

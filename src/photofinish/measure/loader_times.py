@@ -35,15 +35,12 @@ LEAST_WITH_WORKERS_SECONDS = 1.0
 _Result = TypeVar("_Result")
 
 
-def measure(
-    batches: LoaderBatches,
-    budget: Budget,
-    ends_seconds: float,
-    cores: int,
-) -> LoaderTimes:
-    """Time loading in this process, then try workers."""
+def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: int) -> LoaderTimes:
+    """Time loading in this process, then try workers. Those that hang are given up at the end."""
+    own, tried, workers_to_try = batches.settings.workers, list[TriedWorkers](), set[int]()
+    longest_seconds, most_bytes = 0.0, 0
     # As PyTorch does in a worker.
-    with with_threads(1 if batches.settings.workers else torch.get_num_threads()):
+    with with_threads(1 if own else torch.get_num_threads()):
         seconds, dataset = budget.alone_seconds * 2 / 3, batches.dataset
         most = batches.batch_samples(0)
         size = affordable(lambda: dataset.collate([dataset[0, None, 0, 0]]), most, seconds)
@@ -54,10 +51,26 @@ def measure(
         whole_seconds = time_batches(load, size, seconds) * batches.batch_size / size
         samples = sample_lines(seconds / 2)
         time_batches(load, size, seconds / 2)  # untimed, as samples take time
-        loading = LoaderTimes(whole_seconds=whole_seconds, slow_line=slowest_line(samples))
-        if budget.loader_seconds < LEAST_WITH_WORKERS_SECONDS:
-            return loading
-        return measure_workers(batches, loading, size, budget.workers_seconds, ends_seconds, cores)
+        slow_line = slowest_line(samples)
+        if budget.loader_seconds >= LEAST_WITH_WORKERS_SECONDS:
+            workers_to_try = {2**power for power in range(cores.bit_length())} | {cores, own}
+        late_seconds = time.perf_counter() + budget.workers_seconds
+        for workers in sorted(workers_to_try - {0}):
+            began_seconds = time.perf_counter()
+            is_late = seconds_left(late_seconds) < longest_seconds
+            if is_late or workers * most_bytes > available_memory_bytes() / 2:
+                break
+            taken = attempt_loading(partial(try_workers, batches, workers, size, ends_seconds))
+            longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
+            if taken is None:
+                break
+            times, most_bytes = taken
+            tried.append(times)
+    return LoaderTimes(
+        whole_seconds=tried[0].batch_seconds if own and tried else whole_seconds,
+        tried_workers=tuple(tried),
+        slow_line=slow_line,
+    )
 
 
 def affordable(load: Callable[[], Any], most: int, seconds: float) -> int:
@@ -85,6 +98,7 @@ def time_batches(batches: Iterator[Any], size: int, seconds: float) -> float:
 
 
 def seconds_left(ends_seconds: float) -> float:
+    """Return the time until a deadline by `time.perf_counter`, or 0."""
     return max(0.0, ends_seconds - time.perf_counter())
 
 
@@ -97,38 +111,6 @@ def attempt_loading(measure: Callable[[], _Result | None]) -> _Result | None:
         reason = str(error).rpartition("\n")[2]
         print(f"note: another way to load batches was not tried: {reason}")
         return None
-
-
-def measure_workers(
-    batches: LoaderBatches,
-    alone: LoaderTimes,
-    size: int,
-    seconds: float,
-    ends_seconds: float,
-    cores: int,
-) -> LoaderTimes:
-    """Try workers for about so many seconds. Workers that hang are given up at the end.
-
-    `alone` has the time of a batch in this process.
-    """
-    own, longest_seconds, most_bytes = batches.settings.workers, 0.0, 0
-    tried, late_seconds = list[TriedWorkers](), time.perf_counter() + seconds
-    for workers in sorted({2**power for power in range(cores.bit_length())} | {cores, own} - {0}):
-        began_seconds = time.perf_counter()
-        is_late = seconds_left(late_seconds) < longest_seconds
-        if is_late or workers * most_bytes > available_memory_bytes() / 2:
-            break
-        taken = attempt_loading(partial(try_workers, batches, workers, size, ends_seconds))
-        longest_seconds = max(longest_seconds, time.perf_counter() - began_seconds)
-        if taken is None:
-            break
-        times, most_bytes = taken
-        tried.append(times)
-    return LoaderTimes(
-        whole_seconds=tried[0].batch_seconds if own and tried else alone.whole_seconds,
-        tried_workers=tuple(tried),
-        slow_line=alone.slow_line,
-    )
 
 
 def try_workers(
@@ -144,8 +126,8 @@ def try_workers(
         return None
     others = _children()
     loader = batches.with_workers(workers, size, timeout=timeout_until(ends_seconds))
-    ends = [time.perf_counter()]
     with closing(loader.first_batches(count)) as loaded:
+        ends = [time.perf_counter()]  # after the epoch's order, which no worker makes
         for _ in islice(loaded, count):  # not to their end, with which the workers end
             ends.append(time.perf_counter())
             if len(ends) <= count and not seconds_left(ends_seconds):

@@ -10,10 +10,11 @@ from typing import Any
 
 from photofinish.config.precisions import PRECISIONS
 from photofinish.files import sha256_of_bytes
-from photofinish.measure.attribution import attempt, count, fp32_flops_a_second, profile
+from photofinish.measure.attribution import attempt, operation_fields, profile
 from photofinish.measure.first_step import first_batch, first_step
 from photofinish.measure.in_turns import Budget
 from photofinish.measure.loader_tries import measure_loader
+from photofinish.measure.operations import fp32_flops_a_second
 from photofinish.measure.take_parts import second_step_seconds, take_parts
 from photofinish.results import TimedPart
 from photofinish.results.learned import weights_of
@@ -66,13 +67,38 @@ def measure(
         load.sample()
         peak_memory_bytes = team.peak_memory_bytes()
         epoch_steps = setup.training.image_count / setup.training.batch_size
-        further = _further(setup, trainer, parts, epoch_steps, step_seconds, budget)
+        trainer.forget_optimizer()
+        batch, experiment = first_batch(setup.training, team), run.experiment
+        first, why_no_first = None, None
+        if team.is_main:
+            first, why_no_first = attempt(
+                lambda: first_step(
+                    setup.new_network(),
+                    trainer.criterion,
+                    batch,
+                    setup.device,
+                    experiment.precision,
+                    setup.split.labels("train"),
+                    experiment.seed,
+                    step_with_a_loss(experiment),
+                    is_collated=getattr(experiment.input, "collate", None) is not None,
+                )
+            )
+        steps = _profile(trainer, parts, step_seconds, budget)
+        epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
+        loader = measure_loader(trainer, epoch_seconds, budget)
+        is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
+        fp32_rate = fp32_flops_a_second() if is_half and team.is_main else None
         load.sample()
     if not team.is_main:
         return None
     return Measured(
         **process_fields(setup, clock),
-        **further,
+        **steps,
+        loader=loader,
+        fp32_flops_a_second=fp32_rate,
+        first_step=first,
+        no_first_step=why_no_first,
         job=run.name,
         device=run.device,
         training=training_record(setup, trainer, initial_weights_sha256),
@@ -82,44 +108,6 @@ def measure(
         peak_memory_bytes=peak_memory_bytes,
         load=tuple(load.windows),
     )
-
-
-def _further(
-    setup: Setup,
-    trainer: Trainer,
-    parts: tuple[TimedPart, ...],
-    epoch_steps: float,
-    step_seconds: float,
-    budget: Budget,
-) -> dict[str, Any]:
-    """Return the fields of Measured that need no further training: first step, steps and loader."""
-    run, team, experiment = setup.run, setup.team, setup.run.experiment
-    trainer.forget_optimizer()
-    batch, first, why_no_first = first_batch(setup.training, team), None, None
-    if team.is_main:
-        first, why_no_first = attempt(
-            lambda: first_step(
-                setup.new_network(),
-                trainer.criterion,
-                batch,
-                setup.device,
-                experiment.precision,
-                setup.split.labels("train"),
-                experiment.seed,
-                step_with_a_loss(experiment),
-                is_collated=experiment.input.name == "loader"
-                and experiment.input.collate is not None,
-            )
-        )
-    is_half = run.device == "cpu" and bool(PRECISIONS[experiment.precision].autocast)
-    epoch_seconds = epoch_by_parts(parts, epoch_steps).seconds
-    return {
-        **_profile(trainer, parts, step_seconds, budget),
-        "loader": measure_loader(trainer, epoch_seconds, budget),
-        "fp32_flops_a_second": fp32_flops_a_second() if is_half and team.is_main else None,
-        "first_step": first,
-        "no_first_step": why_no_first,
-    }
 
 
 def _profile(
@@ -133,7 +121,7 @@ def _profile(
             f"{_SLOW_STEPS} steps don't fit into the {allowed} set aside for measuring"
         )
         if is_alone and not trainer.experiment.model.compile:
-            return {"not_attributed": why} | count(trainer)
+            return {"not_attributed": why} | operation_fields(trainer)
         return {"not_attributed": why, "not_counted": why}
     computing_seconds = sum(part.seconds - (part.waiting_seconds or 0.0) for part in parts)
     step_seconds = computing_seconds / sum(part.steps for part in parts)

@@ -25,9 +25,10 @@ def measure_job(
     seconds: float | None,
     epochs: int,
 ) -> Measured | None:
-    """Return None on other ranks than 0, and if the device is missing.
+    """Measure one experiment on one device, and write the record.
 
-    `epochs` is the job's length. Measuring takes about a fifth of it, or `seconds` if that is less.
+    Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
+    job. Measuring takes about a fifth of it, or about `seconds` if that is less.
     """
     host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
     rank = own_rank()

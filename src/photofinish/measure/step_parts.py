@@ -65,6 +65,8 @@ def measure_parts(trainer: Trainer, steps: int) -> StepParts:
 
 
 class _MarkingScaler(torch.amp.GradScaler):
+    """Gradient scaler that marks the ends of forward pass, backward pass and optimizer."""
+
     def __init__(self, trainer: Trainer, part_ended: Callable[[], None]) -> None:
         super().__init__(trainer.device.type, enabled=trainer.state.scaler.is_enabled())
         self._part_ended = part_ended

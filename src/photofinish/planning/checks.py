@@ -13,7 +13,7 @@ from photofinish.config.catalogue import GIVEN_TO_TORCHMETRICS
 from photofinish.config.datasets import GIVEN_TO_DATASETS, CustomDataset
 from photofinish.config.experiment import BatchTransformSettings, Optimizer, Schedule
 from photofinish.config.loader import Params
-from photofinish.config.metrics import TORCHMETRICS
+from photofinish.config.losses_and_metrics import TORCHMETRICS
 from photofinish.config.networks import GIVEN_TO_NETWORKS, CustomModel
 from photofinish.config.problems import ConfigProblem
 from photofinish.config.pytorch_names import GIVEN_TO_BATCH_TRANSFORMS, GIVEN_TO_SCHEDULES
@@ -26,6 +26,7 @@ _NETWORK = re.compile(r"^@register_model\ndef (\w+)\(", re.MULTILINE)
 
 
 def check_paths(params: Params, references: Path = Path("reference")) -> Iterator[ConfigProblem]:
+    """Yield the paths that can't be used, and the names that reference/ lacks."""
     project = project_root().resolve()
     for name, dataset in params.datasets.items():
         for place in dataset.paths():
@@ -108,6 +109,7 @@ def _networks_of_timm() -> dict[Path, list[str]]:
 
 
 def _offered(code: CallsCode, signature: Signature) -> frozenset[str]:
+    """Return the arguments that photofinish passes if they are accepted."""
     if isinstance(code, CustomModel):
         return GIVEN_TO_NETWORKS
     if isinstance(code, CustomDataset):

@@ -17,7 +17,7 @@ from photofinish.config.datasets import CustomDataset, DatasetPlan
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan, custom_code_of, on_cpu, step_settings
 from photofinish.config.loader import Params
-from photofinish.config.metrics import MetricsPlan
+from photofinish.config.losses_and_metrics import MetricsPlan
 from photofinish.config.networks import WeightsPlan, published_weights
 from photofinish.config.scripts import Script, ScriptPlan
 from photofinish.custom.code_text import keep_hashes, sha256_of_code
@@ -127,7 +127,7 @@ def _plans(params: Params, stages: Path) -> dict[str, BaseModel]:
 
 
 def _hashes(parts: Iterable[CallsCode]) -> dict[str, str]:
-    """Classes of PyTorch need no hash, because the device's file has PyTorch's version."""
+    """Hash custom code. Classes of PyTorch need none: the device's file has PyTorch's version."""
     return custom_code_hashes([part.reference for part in parts if part.is_custom])
 
 

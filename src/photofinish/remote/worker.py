@@ -1,7 +1,7 @@
 """A worker, which runs a head's jobs one by one and pushes each result to DVC's remote.
 
 `photofinish worker tcp://head:8786` serves one head after another. Each job has a process,
-`python -m photofinish.remote.worker`, in a clone. It ends when its standard input is closed.
+`python -m photofinish.remote.worker`, in a clone, which ends when its standard input is closed.
 """
 
 from __future__ import annotations

@@ -150,6 +150,7 @@ def gpu_words(worth: Worth) -> str:
 
 
 def cost_text(gpu: Candidate) -> str:
+    """Return what a job costs on a GPU, or an empty text."""
     if not gpu.cost or not gpu.terms.price or gpu.hides_loading:  # it may take much longer
         return ""
     cost, gpus = money(gpu.cost, gpu.terms.price.currency), gpu.terms.price.gpus
@@ -197,11 +198,9 @@ def there_text(job: JobRecord) -> str:
 
 def speedup_text(worth: Worth) -> str:
     """Return `12x faster (10-15)`, or how much slower, or both ends if it may be either."""
-    value, interval = worth.speedup, worth.interval
+    value, interval = worth.speedup, worth.idle_to_busy or worth.interval
     if value is None:
         return say("wide")
-    if worth.gpu and (idle_seconds := worth.time_here.idle_seconds):
-        interval = idle_seconds / worth.gpu.time.seconds, value
     if interval and is_wide(interval):
         least, _ = interval
         return say("at least faster", least=factor(least)) if least > 1 else say("wide")
@@ -259,6 +258,7 @@ def slow_loading(job: JobRecord) -> Iterator[str]:
 
 
 def _unknown(job: JobRecord, worth: Worth, cause: str) -> str:
+    """Return what is not known, if the answer is open."""
     if job.slow_kernels:
         return say("slow kernels", precision=job.cpu.precision, slow=job.slow_kernels)
     if worth.is_here:
@@ -325,6 +325,7 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
 
 
 def runs_text(runs: tuple[int, int] | None) -> str:
+    """Return after how many runs renting pays off, or an empty text."""
     if runs is None:
         return ""
     return say("runs", runs="-".join(map(str, dict.fromkeys(runs))))

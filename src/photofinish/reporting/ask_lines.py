@@ -47,6 +47,8 @@ class JobAnswer:
 
 
 class AskFiles(NamedTuple):
+    """Files to write, if any."""
+
     json: Path | None = None
     html: Path | None = None
 
@@ -170,12 +172,14 @@ def step_line(run: Job, step: EpochStep) -> str | None:
 
 
 def seen_line(run: Job, watched: Watched | None) -> str:
+    """Return what was seen of a job, and what was not seen and is not counted."""
     figures = watched.figures if watched else None
     unseen = []
     if figures and not figures.validation_step_seconds:
         unseen.append(say("unseen validation"))
     is_cut = bool(watched and watched.status != 0)
-    if is_cut or (run.settings and run.settings.stops_early):
+    is_longer = bool(watched and run.is_extrapolated)  # than a run that ended by itself
+    if is_cut or is_longer or (run.settings and run.settings.stops_early):
         unseen.append(say("unseen stop"))
     if is_cut:
         unseen.append(say("unseen end"))

@@ -39,6 +39,7 @@ def cause(run: Job, it: Diagnosis) -> str:
 
 
 def short_cause(job: JobRecord, device: DeviceLabel) -> str:
+    """Return what takes most of a job's time on a device, or ""."""
     causes = job.causes[device]
     text = _share(causes[0]) if causes else ""
     return say("likely share", cause=text) if text and causes[0].likely else text
@@ -78,6 +79,7 @@ def remedy_line(remedy: Remedy, experiment: str | None = None) -> str:
 
 
 def prediction(remedy: Remedy) -> str:
+    """Return the predicted gain of the whole job, and the prediction's source."""
     return say("gains", gain=remedy.predicted, how=how_known(remedy))
 
 

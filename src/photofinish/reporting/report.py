@@ -93,6 +93,7 @@ def _pictures(jobs: Sequence[JobRecord]) -> tuple[list[Picture], list[list[Pictu
 
 
 def _answers(verdicts: list[Verdict], *, is_asked: bool) -> Answers:
+    """Return the answers alone, without evidence."""
     jobs = [verdict.job for verdict in verdicts]
     answers = {verdict.job.name: answer_of(verdict) for verdict in verdicts}
     texts = [line for answer in answers.values() for line in answer.lines]

@@ -48,6 +48,7 @@ class Verdict:
     """Comparison of the models, the end of the second line, or empty where no GPU ran."""
     details: tuple[str, ...]
     cautions: tuple[str, ...]
+    """Reasons for doubt."""
 
     @property
     def lines(self) -> tuple[str, str]:
@@ -114,6 +115,7 @@ def _evidence_of_cpu(job: JobRecord) -> Iterator[str]:
 
 
 def in_words(speedup: Speedup) -> str:
+    """Return which device is faster, or that it is not known."""
     if speedup.interval is None:
         return say("no interval")
     if speedup.is_faster is None:

@@ -123,6 +123,7 @@ def overview_table(verdicts: Sequence[sentences.Verdict]) -> Table:
 
 
 def speedup_table(job: JobRecord) -> Table:
+    """Return three rows if a GPU trained the experiment."""
     rows = [
         {
             "of": say(speedup.kind),
@@ -161,6 +162,7 @@ def parity_table(job: JobRecord) -> Table:
 
 
 def seeds_table(job: JobRecord) -> Table:
+    """Return a row for each device and figure, if the experiment has several seeds."""
     rows = []
     for device, over in job.seeds.items():
         figures: list[tuple[str, Spread, Callable[[float], str]]] = [

@@ -351,8 +351,8 @@ TEMPLATES = {
     "slow GPU: others": "other programs are on it",
     "slow GPU: clock": "it reduced its clock",
     "slow GPU: host": "it mostly waits for the CPU",
-    "slow GPU: loading": "perhaps with waits for data, which were not timed apart",
-    "slow GPU: not known": "perhaps by copies to it, as `torch.profiler` would show",
+    "slow GPU: loading": "it may wait for data, which was not timed separately",
+    "slow GPU: not known": "it may wait for copies, which `torch.profiler` would show",
     "moves nothing": "Your script moves nothing to a GPU, so no GPU helps until you add "
     "`.to(device)` for its model and its batches.",
     "no estimates asked": "There are no GPU estimates: {why}.",

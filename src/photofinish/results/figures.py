@@ -21,10 +21,12 @@ class Figure:
     write: Callable[[Any], str] = str
     """Function that formats a value for the page."""
     csv: bool = True
+    """True if it is a column of comparison.csv."""
     dvc: bool = False
+    """True if `dvc metrics` shows it."""
     value: Callable[[Job], Any] = lambda _job: None
     mlflow: str = ""
-    """Metric of the run in MLflow. By default its name."""
+    """Metric of the run in MLflow, for a row of FIGURES. By default its name."""
     needs_steps: bool = False
     """True if it is missing for a job that is timed as a whole."""
 

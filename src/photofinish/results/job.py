@@ -92,6 +92,7 @@ class Job:
     """Reasons why the times of steps are unreliable."""
 
     epochs: float
+    """Number of epochs of the whole job."""
     epoch_steps: float | None
     """Number of steps of an epoch, a smaller last batch as a fraction."""
     steps_per_epoch: int | None
@@ -99,6 +100,7 @@ class Job:
     """Number of an epoch's samples, or 0 if it is not known."""
     timed: TimedShare
     untimed_epochs: float
+    """Number of epochs that were not timed."""
 
     startup_seconds: float
     startup_cpu_seconds: float | None
@@ -159,6 +161,7 @@ class Job:
 
     @property
     def whole_seconds(self) -> float:
+        """Duration of the whole job."""
         return self.once_seconds + self.passes_seconds
 
     @property
@@ -203,6 +206,7 @@ class Job:
 
     @property
     def in_graphs(self) -> bool:
+        """True if CUDA graphs trained it."""
         taken = self.trained.steps_taken if self.trained else None
         return taken is not None and taken.kind == "graph"
 

@@ -194,9 +194,14 @@ def read_trained(folder: Path) -> tuple[records.TrainingTimes, Measured]:
     return trained, measured
 
 
-def read_records(name: str, folder: Path, training: records.TrainingRecord) -> TrainedRecords:
-    """Read what a device's folder has of this training: all but scores and further seeds."""
-    times, measured = read_trained(folder)
+def with_history(
+    name: str,
+    folder: Path,
+    training: records.TrainingRecord,
+    times: records.TrainingTimes,
+    measured: Measured,
+) -> TrainedRecords:
+    """Return what a device's folder has of this training: all but scores and further seeds."""
     return TrainedRecords(
         name,
         training,
@@ -234,6 +239,7 @@ class EpochByParts:
     between_seconds: float = 0.0
     """Time at an epoch's start beside its steps and waits, for example to save a checkpoint."""
     mean_waiting_seconds: float = 0.0
+    """Time of waits in an epoch."""
 
 
 def epoch_by_parts(parts: Sequence[TimedPart], epoch_steps: float) -> EpochByParts:

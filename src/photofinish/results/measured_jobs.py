@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from photofinish.config.cuda_graphs import why_not_captured
 from photofinish.config.experiment import Experiment, LoaderInput, on_cpu, step_settings
-from photofinish.config.pytorch_names import why_not_captured
 from photofinish.config.scripts import PLACEHOLDER, ScriptPlan
 from photofinish.custom.imports import PACKAGE
 from photofinish.errors import UserError
@@ -205,6 +205,7 @@ def measured_job(
 def job_of_experiment(
     measured: Measured, experiment: Experiment, custom_code: Mapping[str, str] | None = None
 ) -> Job:
+    """Return an experiment's whole job, of which only a sample was measured."""
     assert measured.training
     assert measured.epoch_steps
     changes: dict[str, Any] = {"experiment": experiment}
@@ -269,6 +270,7 @@ def read_script(plan: ScriptPlan, folder: Path) -> JobPair:
 
 
 def _is_outdated(run: Measured, plan: ScriptPlan) -> bool:
+    """Return True if a script's command, files or time limit have changed since it ran."""
     assert run.script
     command = plan.command.replace(PLACEHOLDER, run.script.device_kind)
     return run.script.ran_as != (command, plan.files, plan.time_limit)

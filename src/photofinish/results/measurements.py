@@ -205,9 +205,11 @@ class StepMeasurements(Record):
     """Rate of an fp32 matrix product on the CPU. Measured if the steps are in half precision."""
     attribution: StepAttribution | None = None
     not_attributed: str | None = None
+    """Reason for a missing attribution."""
     loader: LoaderTimes | None = None
     operations: Operations | None = None
     not_counted: str | None = None
+    """Reason why there are no operations."""
 
     def own_fields(self) -> dict[str, Any]:
         """Return the values of these measurements, without those of a record that has more."""

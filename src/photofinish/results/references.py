@@ -21,7 +21,7 @@ from photofinish.files import to_json
 from photofinish.machine.host import package_version
 from photofinish.machine.load import LoadWindow, load_warnings
 from photofinish.results import EpochMetrics, records
-from photofinish.results.measured import TrainedRecords, read_records
+from photofinish.results.measured import TrainedRecords, read_trained, with_history
 from photofinish.results.measurements import StepMeasurements
 from photofinish.results.trained import (
     DEVICE_LABELS,
@@ -117,8 +117,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         training = records.read_training(folder / records.MODEL)
         if isinstance(training, records.Unavailable):
             continue
-        read = read_records(name, folder, training)
-        times = read.times
+        times, measured = read_trained(folder)
         if times.host_name != platform.node():
             print(f"{name} on {device}: not recorded, as it was measured on another machine")
             continue
@@ -127,6 +126,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
             continue
         seeds = records.read_seeds(folder / records.MODEL, training.experiment)
         evaluation = results / name / records.EVALUATED / records.EVALUATION
+        read = with_history(name, folder, training, times, measured)
         scores = records.read_scores(evaluation, [(training, seeds)])[device]
         path = write_reference(out, reference_of(replace(read, scores=scores), machine))
         written += 1

@@ -160,6 +160,7 @@ class Trained:
     predictions: Predictions
     first_step: FirstStep | None
     no_first_step: str | None
+    """Reason for a missing first step."""
     seed_runs: tuple[SeedRun, ...]
     startup_seconds: float
     epochs: tuple[EpochTiming, ...]
@@ -203,6 +204,7 @@ class Overhead(Record):
     seconds: float
     """Time for display and sampling the load."""
     checkpoint_seconds: float
+    """Time to save checkpoints."""
 
 
 class StepsTaken(Record):

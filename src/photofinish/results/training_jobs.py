@@ -12,7 +12,12 @@ from photofinish.data.tasks import TASKS
 from photofinish.errors import UserError
 from photofinish.results import passed_seconds, records
 from photofinish.results.job import Job, JobPair, JobSettings, TimedShare
-from photofinish.results.measured import TrainedRecords, epoch_by_parts, read_records
+from photofinish.results.measured import (
+    TrainedRecords,
+    epoch_by_parts,
+    read_trained,
+    with_history,
+)
 from photofinish.results.measured_jobs import (
     job_settings,
     loading_seconds,
@@ -209,7 +214,7 @@ def read_experiment(name: str, folder: Path) -> JobPair:
     predictions = _read_predictions(evaluated / records.PREDICTIONS, list(read), cpu)
     trained: dict[DeviceLabel, TrainedRecords] = {}
     for device, (record, seeds) in read.items():
-        own = read_records(name, folder / device, record)
+        own = with_history(name, folder / device, record, *read_trained(folder / device))
         trained[device] = replace(
             own, scores=scores[device], predictions=predictions[device], seed_runs=seeds
         )

@@ -38,7 +38,8 @@ _SHUTDOWN_SECONDS = 10
 def launch(host: CpuTarget | GpuTarget, what: str, remedy: str = "") -> None:
     """Run this process's command again, once for each process of the host, and wait.
 
-    The error of a process that fails ends with `remedy`.
+    The machine's lock is held meanwhile, and names `what` runs. The error of a process that fails
+    ends with `remedy`.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(host.threads or 1))
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_SECONDS))
@@ -107,34 +108,25 @@ def failures_left_to_the_stage() -> Iterator[None]:
 
 @contextmanager
 def team_for(run: Run, rank: Rank | None) -> Iterator[World]:
-    """Yield this process's world. It raises NoAcceleratorError before it connects to the others."""
-    device = _own_device(run, rank)
-    if rank is None or rank.size == 1:
-        yield _world_of_one(run, device)
+    """Yield this process's world. Raise NoAcceleratorError before connecting to other ranks."""
+    host, device, indices = run.host, CPU, tuple[int, ...]()
+    if isinstance(host, GpuTarget):
+        if host.missing:
+            raise NoAcceleratorError(f"no accelerator: {host.missing}")
+        index = rank.local_number if rank else 0
+        if host.strategy == "data_parallel":
+            indices = host.device_ids or tuple(range(len(host.accelerators)))
+            index = indices[0]
+        device = accelerator(host.kind, index)
+    if rank and rank.size > 1:
+        dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+        yield DistributedWorld(rank.number, rank.size, device)
+        dist.destroy_process_group()  # not after an error, as it waits for processes that are gone
         return
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    yield DistributedWorld(rank.number, rank.size, device)
-    dist.destroy_process_group()  # not after an error, as this waits for processes that may be gone
-
-
-def _own_device(run: Run, rank: Rank | None) -> torch.device:
-    host = run.host
-    if not isinstance(host, GpuTarget):
-        return CPU
-    if host.missing:
-        raise NoAcceleratorError(f"no accelerator: {host.missing}")
-    if host.strategy == "data_parallel":
-        return accelerator(host.kind, (host.device_ids or (0,))[0])
-    return accelerator(host.kind, rank.local_number if rank else 0)
-
-
-def _world_of_one(run: Run, device: torch.device) -> World:
-    host = run.host
-    if not isinstance(host, GpuTarget) or host.strategy != "data_parallel":
-        return World(device)
-    indices = host.device_ids or tuple(range(len(host.accelerators)))
-    output = indices[0] if host.output_device is None else host.output_device
-    if indices == (output,):  # the steps of a wrapped network can't be captured
-        return World(device)
-    devices = tuple(torch.device("cuda", index) for index in indices)
-    return DataParallelWorld(devices, torch.device("cuda", output))
+    team = World(device)
+    if isinstance(host, GpuTarget) and indices:
+        output = indices[0] if host.output_device is None else host.output_device
+        if indices != (output,):  # the steps of a wrapped network can't be captured
+            devices = tuple(torch.device("cuda", number) for number in indices)
+            team = DataParallelWorld(devices, torch.device("cuda", output))
+    yield team

@@ -12,7 +12,7 @@ from typing import Self
 
 from photofinish.config.devices import BudgetPlan
 from photofinish.config.experiment import ExperimentPlan
-from photofinish.config.metrics import CrossEntropy
+from photofinish.config.losses_and_metrics import CrossEntropy
 from photofinish.config.networks import FetchedWeights, fetched_weights
 from photofinish.custom.imports import check_code_unchanged
 from photofinish.data import IGNORED_CLASS, MANIFEST
@@ -58,6 +58,7 @@ class Costs:
         return f"{money(amount, self.currency)} so far" if amount >= _LEAST_SHOWN else ""
 
     def reach_budget(self, seconds: float) -> bool:
+        """Return True if this time costs the budget or more."""
         return self.budget is not None and self._amount(seconds) >= self.budget
 
     def check(self, seconds: float, title: str, done: str) -> None:
@@ -96,6 +97,7 @@ class Run:
         return f"{self.name} on {self.device}"
 
     def check(self) -> None:
+        """Raise ConfigError or UserError for settings that do not fit the split or the machine."""
         check_code_unchanged(self.experiment.custom_code)
         experiment = self.experiment
         gpus = len(self.host.accelerators) if isinstance(self.host, GpuTarget) else 0

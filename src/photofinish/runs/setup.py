@@ -66,14 +66,22 @@ class Setup:
         self.training = self.batches("train", run.experiment)
         has_validation = "validation" in self.split.manifest.counts
         self.validation = self.batches("validation", run.experiment) if has_validation else None
-        self.sample = self._sample()
+        manifest, settings = self.split.manifest, run.experiment.input
+        self.sample = SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
+        """Sample as the network gets it, after eval_transform and collate."""
+        if settings.name == "loader" and (settings.eval_transform or settings.collate):
+            part = part_of(self.split, "test")
+            self.sample = LoadedSamples(part, settings, run.experiment.seed).kind()
         self.data_seconds = clock.now_seconds() - started_seconds
         self._needs_contiguous: bool | None = None
 
     def new_network(
         self, excluded: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> nn.Module:
-        """The first call tries a custom network in channels_last, within `excluded`."""
+        """Build the network with its initial weights, on the CPU.
+
+        The first call tries a custom network in channels_last, within `excluded`.
+        """
         run, sample = self.run, self.sample
         model, precision = run.experiment.model, run.experiment.precision
         classes = len(self.split.manifest.class_names)
@@ -94,6 +102,7 @@ class Setup:
         return network
 
     def check_custom_code(self, network: nn.Module) -> None:
+        """Raise UserError if a custom network or loss fails, or differs between two builds."""
         if not self.run.experiment.custom_code:
             return
         experiment, manifest = self.run.experiment, self.split.manifest
@@ -123,14 +132,6 @@ class Setup:
                 len(self.split.manifest.class_names),
                 self.run.experiment.monitored,
             )
-
-    def _sample(self) -> SampleKind:
-        """Return a sample as the network gets it, after eval_transform and collate."""
-        manifest, given = self.split.manifest, self.run.experiment.input
-        if given.name == "loader" and (given.eval_transform or given.collate):
-            part = part_of(self.split, "test")
-            return LoadedSamples(part, given, self.run.experiment.seed).kind()
-        return SampleKind(manifest.shape, manifest.dtype, is_normalised=True)
 
     def batches(self, name: PartName, experiment: Experiment) -> Batches:
         return make_batches(

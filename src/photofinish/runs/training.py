@@ -29,6 +29,7 @@ from photofinish.training.world import World
 
 Epochs = tuple[EpochTiming, ...]
 CHECKPOINT_SECONDS = 1.0
+"""Minimum time between two checkpoints."""
 CHECKPOINT_TIMES = 30
 """Minimum time between two checkpoints, in durations of the last save: they take 3 % at most."""
 KEPT = 2
@@ -64,6 +65,7 @@ class Training:
         self.resumed_at_epochs: tuple[int, ...] = ()
 
     def epoch_weights(self, epoch: int) -> Path:
+        """Return the file for the weights after an epoch, if `save_weights` is every_epoch."""
         return self._store.folder / records.EPOCHS / f"epoch-{epoch:04d}.safetensors"
 
     def spent_seconds(self) -> float:
@@ -99,7 +101,10 @@ class Training:
                     epoch_ended()
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Between epochs, check the limits, show the epoch, and save a checkpoint if it is due."""
+        """Train the epochs that are left.
+
+        Between epochs, check the limits, show the epoch, and save a checkpoint if it is due.
+        """
         for metrics, timing in self.trainer.epochs():
             self._epoch_trained(metrics.epoch)
             if self.team.is_main:
@@ -264,6 +269,7 @@ class CheckpointStore:
         self._last_save_seconds = 0.0
 
     def is_due(self) -> bool:
+        """Return True if enough time has passed since the last save."""
         wait_seconds = max(CHECKPOINT_SECONDS, CHECKPOINT_TIMES * self._last_save_seconds)
         return time.monotonic() - self._saved_seconds >= wait_seconds
 

@@ -80,6 +80,7 @@ class Watched:
     status: int | None = 0
     """Exit status, or None if the command was ended here."""
     ended: str | None = None
+    """Reason why it failed or was stopped."""
     output: str = ""
     """Last lines of the output, unless it was shown."""
     cuda_at: str = ""
@@ -289,6 +290,7 @@ def _follow(
     sample: WatchedScript,
     load: LoadMonitor,
 ) -> int | None:
+    """Wait until the command has ended or enough is known. Return the exit status or None."""
     began_at, has_begun, said = _clock(), False, ""
     while True:
         try:

@@ -128,11 +128,13 @@ class Figures:
     parts: tuple[TimedPart, ...]
     """Parts in the order of time: starts of epochs, and steps."""
     step_seconds: float
+    """Mean duration of a step."""
     waiting_share: float | None
     """Share of a step's time spent waiting for batches, or None if it is not known."""
     validation_step_seconds: float
     """Time of validation for each training step, or 0 without validation."""
     validated_at_end_seconds: float
+    """Time of validation after the last step."""
     idle_share: float
     """Share of the steps in blocks at whose end the device was idle."""
     loop_steps: LoopSteps | None
@@ -166,7 +168,10 @@ class _Placed(NamedTuple):
 
 
 def figures_of_runs(runs: list[_Run], named: int | None, *, is_on_cpu: bool) -> Figures | None:
-    """Return None before a step could be timed. `named` is the loader that the script names."""
+    """Return the figures of runs, or None before a step could be timed.
+
+    `named` is the number of the loader that the script names.
+    """
     steps = sum(run.steps for run in runs)
     loader = _main_loader(runs, steps) if named is None else named
     placed = list(_placed(runs, steps, loader))
@@ -284,6 +289,7 @@ def _waiting(run: _Run, steady: _Run, *, has_loader: bool, is_on_cpu: bool) -> f
 
 
 def _validation_step_seconds(validations: list[_Placed], steps: int, step_seconds: float) -> float:
+    """Return the time of validation for each training step, or 0 without validation."""
     if not validations:
         return 0.0
     excess = [max(0.0, each.run.seconds - each.run.steps * step_seconds) for each in validations]

@@ -71,6 +71,7 @@ class WatchedScript:
         self._processes: dict[Path, Process] = {}
 
     def read(self) -> None:
+        """Read the lines that were added since the last call."""
         for path in self._folder.glob("*.jsonl"):
             process = self._processes.setdefault(path, Process())
             with path.open(encoding="utf-8") as file:
@@ -213,6 +214,7 @@ class Process:
 
     @property
     def first_step_at(self) -> float | None:
+        """Time of an optimizer's first step, by the performance counter."""
         return next((block[1] for block in self._blocks if any(block[2])), None)
 
     @property
@@ -267,6 +269,7 @@ class Process:
         return sorted(main for main in mains if OFTEN * self.steps[main] >= most)
 
     def figures(self) -> Figures | None:
+        """Return the figures of a step, or None before a step could be timed."""
         if not any(self.steps[main] for main in self._mains):
             return None
         named = next((number for number, each in self.loaders.items() if each.is_named), None)

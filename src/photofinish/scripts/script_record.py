@@ -79,6 +79,7 @@ def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
 
 
 def steps_of_epoch(run: Watched) -> float | None:
+    """Return the number of steps in an epoch, or None if no loader has a length."""
     figures = run.figures
     if figures is None or figures.loader is None or run.process is None:
         return None

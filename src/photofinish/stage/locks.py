@@ -80,6 +80,7 @@ def machine_lock() -> Path:
 
 
 def _acquire(lock: FileLock, holder: str, patience_seconds: float) -> float:
+    """Acquire the lock within `patience_seconds`. Return the seconds spent waiting."""
     started_seconds = time.monotonic()
     try:
         lock.acquire(timeout=0)

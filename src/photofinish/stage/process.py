@@ -79,12 +79,14 @@ def is_started_by_stage() -> bool:
 
 
 def seconds_since_stage_start() -> float:
+    """Return how long the job has run, counted from the start of the stage."""
     if is_started_by_stage():
         return time.monotonic() - float(os.environ[_STARTED_AT])
     return seconds_since_process_start()
 
 
 def run_stage(main: Callable[[], None]) -> None:
+    """Run a stage's main function. Print expected errors without a traceback."""
     try:
         main()
     except UserError as error:

@@ -232,6 +232,7 @@ def _document(
 def script_document(
     name: str, device: DeviceLabel, results: Path, answers: Mapping[Answered, Lines]
 ) -> RunDocument | None:
+    """Return the document of a script's run on a device, or None if it did not run."""
     file = results / name / device / MEASURED_FOLDER / MEASURED
     measured = read_measured(file) if file.is_file() else None
     if not isinstance(measured, Measured) or measured.script is None:

@@ -207,6 +207,7 @@ def _log_missing_metrics(client: MlflowClient, run: Run, metrics: list[Metric]) 
 
 
 def _is_whole(store: Store, run: Run, document: documents.RunDocument) -> bool:
+    """Return True if MLflow has the complete document."""
     return (
         run.info.status == "FINISHED"
         and run.data.tags.get(documents.TAG_MIRRORED) == document.mirrored

@@ -36,6 +36,7 @@ def training_metrics(
     seeds: Sequence[SeedRun],
     summary: Mapping[str, float | None],
 ) -> Iterator[Metric]:
+    """Yield the metrics of each epoch, of each further seed, and of the whole training."""
     for epoch, timing in zip(history, timings.epochs, strict=True):
         yield from epoch_metrics(epoch, timing, timings.training_image_count)
     ended_ms = milliseconds(timings.epochs[-1].ended_at_unix_seconds)

@@ -1,4 +1,4 @@
-"""Batches: their samplers, the order, and the conversion to a network's input.
+"""Batches: their samplers, order, transforms, and the conversion to a network's input.
 
 All randomness is stateless: generators are seeded from (seed, epoch), and custom code that loads a
 sample from (seed, epoch, row).

@@ -104,6 +104,7 @@ def validate_custom_model(
 
 
 def _difference(first: StepResult, second: StepResult) -> str | None:
+    """Return the name of the first difference, or None."""
     for name in {**first.outputs, **second.outputs}:
         outputs, others = first.outputs.get(name, []), second.outputs.get(name, [])
         if len(outputs) != len(others) or not all(map(same_bits, outputs, others)):
@@ -125,6 +126,7 @@ class StepResult(NamedTuple):
     """Outputs of each innermost module in all its calls, for the first few images."""
     gradients: Tensors
     draws: bool
+    """True if the step drew from the device's generator."""
 
     def first_outputs_and_gradients(self) -> tuple[Tensors, Tensors]:
         return {name: outputs[0] for name, outputs in self.outputs.items()}, self.gradients

@@ -89,6 +89,7 @@ def failures_explained(
 
 
 def is_out_of_memory(error: Exception) -> bool:
+    """Return True if the device's or the machine's memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and bool(_OUT_OF_MEMORY.search(str(error)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 import torch
 from torch import nn
 
-from photofinish.config.pytorch_names import TURNED_OFF, why_not_captured
+from photofinish.config.cuda_graphs import TURNED_OFF, why_not_captured
 from photofinish.errors import UserError
 from photofinish.models.custom import same_bits
 from photofinish.nested import samples_in
@@ -171,6 +171,7 @@ class GraphedSteps:
 
     kind: Literal["eager", "graph"] = "graph"
     why = ""
+    """Reason for launching steps together, for the record."""
 
     def __init__(
         self,
@@ -197,6 +198,7 @@ class GraphedSteps:
         self._captured[samples_in(buffers[1])] = buffers, steps
 
     def capture_epoch(self, state: TrainState, training: Batches) -> None:
+        """Capture the steps of an epoch's whole graphs, and of the batches that are left."""
         buffers = next(training.train_batches(0, self.at_once))
         self.capture(state, 0, buffers)
         graph_samples = self.at_once * self._batch_size
@@ -242,6 +244,7 @@ class GraphedSteps:
         return lambda: [captured.run(rates) for _ in range(steps // at_once)]
 
     def resized(self, at_once: int) -> GraphedSteps:
+        """Return steps for graphs of another size, not captured yet."""
         return GraphedSteps(self._step, self._criterion, self.recorder, self._batch_size, at_once)
 
     def release(self) -> None:

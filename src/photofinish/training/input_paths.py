@@ -167,6 +167,7 @@ class AugmentedResidentBatches(ResidentBatches):
         return cropped.view(count, *self._shape), labels
 
     def eval_batches(self) -> Iterator[Batch]:
+        """Yield the images without borders or augmentation."""
         crops = to_device(self._crops(torch.arange(self.image_count), None), self._device)
         return map(self._gather, self._plan.split(crops))
 

@@ -34,6 +34,7 @@ def override_groups(
     key: str,
     values: Sequence[object],
 ) -> Iterator[None]:
+    """Override a setting of each of the optimizer's parameter groups within the block."""
     groups = optimizer.param_groups
     before = [{name: group[name] for name in (key,) if name in group} for group in groups]
     for group, value in zip(groups, values, strict=True):
@@ -47,9 +48,10 @@ def override_groups(
 
 
 class DeviceLearningRates:
-    """A captured step reads its slot at each replay. Rates are float32.
+    """Learning rates of the next steps, on the device.
 
-    An accelerator's eager steps read slots, too, so that both kinds of steps compute equal bits.
+    A captured step reads its slot at each replay. Rates are float32. An accelerator's eager steps
+    read slots, too, so that both kinds of steps compute equal bits.
     """
 
     def __init__(self, count: int, groups: int, device: torch.device) -> None:
@@ -152,6 +154,7 @@ class LearningRates:
             self._scheduler.step()
 
     def epoch_ended(self, validation_loss: float | None) -> None:
+        """Advance to the next epoch's rate, if the schedule changes each epoch."""
         if isinstance(self._scheduler, lr_scheduler.ReduceLROnPlateau):
             if validation_loss is None:
                 raise ConfigError(

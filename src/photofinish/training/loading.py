@@ -78,7 +78,10 @@ class LoadedSamples(Dataset[Batch]):
         return self.__getitems__([key])[0]
 
     def __getitems__(self, keys: list[Key]) -> list[Batch]:
-        """Keeping the generators' states takes ten times as long as seeding, so it is done once."""
+        """Return the samples of a batch, as DataLoader asks for them.
+
+        Keeping the generators' states takes ten times as long as seeding, so it is done once.
+        """
         self._keys = keys
         custom = self.part.read, self.transform, self._eval_transform
         may_draw = any(each is not None for each in custom)
@@ -140,7 +143,10 @@ class LoadedSamples(Dataset[Batch]):
         return SampleKind(map_nested(_common_shape, *kinds), dtype, is_normalised)
 
     def read(self, row: int, epoch: int | None, repeat: int = 0) -> tuple[Any, Any]:
-        """The data set's code may draw, so this seeds the CPU generators."""
+        """Return a sample's input and target, from packed files or from the data set.
+
+        The data set's code may draw, so this seeds the CPU generators.
+        """
         part = self.part
         if part.read is None:
             return map_batch(lambda column: column[row], (part.images, part.labels))

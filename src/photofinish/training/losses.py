@@ -20,7 +20,7 @@ from photofinish.nested import call_with, leaves, map_nested, samples_in
 from photofinish.training.torch_device import to_memory_format
 
 if TYPE_CHECKING:
-    from photofinish.config import metrics as params
+    from photofinish.config import losses_and_metrics as params
     from photofinish.config.experiment import Experiment, StepSettings
     from photofinish.data import TaskName
     from photofinish.training.batches import Batch
@@ -213,6 +213,7 @@ def _custom_loss(settings: params.CustomLoss, device: torch.device) -> Callable[
 
 
 def _loss_problem(loss: str | None, task: Task) -> str | None:
+    """Return why the loss does not fit the targets, or None. A custom loss may fit any."""
     if not task.losses and not (loss and is_reference(loss)):
         return (
             "loss is missing: the targets of this data set are a tuple or dict, which only a "
@@ -241,6 +242,7 @@ class CustomStep:
         )
 
     def __call__(self, *arguments: Any) -> torch.Tensor:
+        """Return the batch's loss. Raise UserError if the loss is not a scalar."""
         with run_custom_code(f"step {self._name} fails"):
             loss = self._call(*arguments)
         if not isinstance(loss, torch.Tensor) or loss.dim():

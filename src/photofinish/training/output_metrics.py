@@ -16,9 +16,10 @@ from photofinish.nested import map_nested
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from photofinish.config.metrics import Metric, Metrics
+    from photofinish.config.losses_and_metrics import Metric, Metrics
 
 _NOT_IN_MLFLOW = re.compile(r"[^\w./ -]")
+"""Characters that are not allowed in names of MLflow's metrics."""
 
 
 def rows_that_count(task: Task, outputs: Any, targets: Any) -> tuple[Any, Any]:
@@ -35,6 +36,7 @@ def joined(batches: Sequence[Any]) -> Any:
 
 
 def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> float | None:
+    """Return the metric that early stopping follows, or None if it is not finite."""
     if isinstance(outputs, torch.Tensor):
         outputs = outputs.double()
     numbers = _custom_score(metric, task, outputs, targets)
@@ -49,7 +51,10 @@ def monitored_value(metric: Metric, task: Task, outputs: Any, targets: Any) -> f
 def custom_scores(
     metrics: Metrics, task: Task, outputs: Any, targets: Any, class_names: tuple[str, ...] = ()
 ) -> dict[str, float]:
-    """A metric with a number for each class or label has a score for each: `f1_score cat`."""
+    """Return the finite scores of the custom metrics.
+
+    A metric with a number for each class or label has a score for each: `f1_score cat`.
+    """
     scores = {}
     for metric in metrics:
         numbers = _custom_score(metric, task, outputs, targets)

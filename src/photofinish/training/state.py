@@ -17,7 +17,7 @@ from photofinish.training.learning_rates import LearningRates
 from photofinish.training.torch_device import CPU
 
 if TYPE_CHECKING:
-    from photofinish.config.metrics import EarlyStopping
+    from photofinish.config.losses_and_metrics import EarlyStopping
 
 
 class AveragedWeights:
@@ -113,6 +113,7 @@ class Progress:
         self.epochs_done += 1
 
     def is_stopped(self, rule: EarlyStopping | None) -> bool:
+        """Return True if the last improvement is `patience` epochs ago."""
         return rule is not None and self.epochs_without_better(rule) >= rule.patience
 
     def epochs_without_better(self, rule: EarlyStopping) -> int:

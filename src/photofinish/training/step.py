@@ -39,6 +39,7 @@ class Step:
         self.autocast = autocast(team.devices[0], experiment.precision)
         """Context of the forward pass and the loss, entered in each step, but not inside itself."""
         self.why = ""
+        """Reason for launching steps one by one, for the record."""
 
     def __call__(
         self,

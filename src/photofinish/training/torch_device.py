@@ -87,6 +87,7 @@ class Clock:
         self._barrier = barrier
 
     def now_seconds(self) -> float:
+        """Wait until the device has done all its work, then return the time."""
         if self._is_accelerator:
             torch.accelerator.synchronize()
         if self._barrier:
@@ -202,6 +203,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def device_name(device: torch.device) -> str:
+    """Return the product name if torch knows it, else the kind."""
     if not _counts_memory(device):
         return device.type
     return str(torch.get_device_module(device).get_device_name(device))
@@ -212,6 +214,7 @@ def _counts_memory(device: torch.device) -> bool:
 
 
 def nvidia_uuid(device: torch.device) -> str | None:
+    """Return the UUID in NVIDIA's driver, or None for other devices."""
     if device.type != "cuda" or torch.version.hip:
         return None
     return str(torch.cuda.get_device_properties(device).uuid)

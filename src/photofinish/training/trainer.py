@@ -49,7 +49,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
     from photofinish.data import TaskName
 
 WARM_UP_SECONDS = 0.2
@@ -80,8 +80,9 @@ class Trainer:
         self.steps: Steps = self.step
         """How steps are launched, chosen by `prepare`."""
         self.validator = Validator(experiment, self.criterion, self.step, self.team, monitored)
-        own = experiment.batch_transform
-        self.batch_transform = BatchTransform(own, experiment.seed, classes) if own else None
+        self.batch_transform: BatchTransform | None = None
+        if transform := experiment.batch_transform:
+            self.batch_transform = BatchTransform(transform, experiment.seed, classes)
         self.steps_per_epoch = training.steps
         layout = memory_format(network, device, experiment.precision)
         network.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -118,7 +119,11 @@ class Trainer:
         return self.state.average.network if self.state.average else self.network
 
     def epochs(self) -> Iterator[tuple[EpochMetrics, EpochTiming]]:
-        """Epoch times exclude the caller's work between epochs, where it may set `last_epoch`."""
+        """Train the remaining epochs.
+
+        Epoch times do not include the caller's work between epochs. There, the caller may set
+        `last_epoch`.
+        """
         while self.epochs_left():
             metrics, timing = self._epoch(self.progress.epochs_done)
             self.progress.add(metrics, timing)
@@ -328,7 +333,10 @@ class Trainer:
             optimizer.state.clear()
 
     def state_dict(self) -> dict[str, Any]:
-        """Seed and epoch determine batch order and dropout, which need no state."""
+        """Return all state that the rest of the run depends on.
+
+        Seed and epoch determine batch order and dropout, which need no state.
+        """
         return {
             "network": self.network.state_dict(),
             "average": self.state.average.network.state_dict() if self.state.average else {},

@@ -21,7 +21,7 @@ from photofinish.training.world import World
 
 if TYPE_CHECKING:
     from photofinish.config.experiment import Experiment
-    from photofinish.config.metrics import Metric
+    from photofinish.config.losses_and_metrics import Metric
 
 
 class Scores(NamedTuple):
@@ -34,6 +34,7 @@ class Scores(NamedTuple):
     """Number of correct predictions. A custom step counts none."""
     predicted: Weight = 0
     judged: tuple[Any, Any] | None = None
+    """Outputs and targets, if a metric needs them."""
 
 
 class Sums(NamedTuple):

@@ -47,6 +47,7 @@ class World:
         return network
 
     def no_sync(self, network: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context in which each rank adds up gradients without averaging over ranks."""
         return nullcontext()
 
     def all_gather_object(self, value: Any) -> list[Any]:

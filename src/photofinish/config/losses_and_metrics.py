@@ -183,6 +183,7 @@ class EarlyStopping(Settings):
         return mode or MONITORED[monitor]
 
     def is_better(self, value: float, best: float | None) -> bool:
+        """Return True if there is no best value yet, or `value` improves on it."""
         if best is None:
             return True
         if self.mode == "max":
