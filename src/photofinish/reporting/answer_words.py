@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from photofinish.answer.record import (
@@ -352,14 +351,6 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     if run.script and not run.script.time_limit and not is_asked:
         return say("train longer")
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
-
-
-def summary(jobs: Sequence[JobRecord]) -> str:
-    """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
-    names_of: dict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        names_of[phrase(job.worth)].append(job.name)
-    return " ".join(say("named", phrase=text, jobs=names) for text, names in names_of.items())
 
 
 def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -> list[str]:

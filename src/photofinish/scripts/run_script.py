@@ -291,7 +291,7 @@ def _follow(
     load: LoadMonitor,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
-    began_at, has_begun, said = _clock(), False, ""
+    began_at, said = _clock(), ""
     while True:
         try:
             return process.wait(_POLL_SECONDS)
@@ -302,6 +302,7 @@ def _follow(
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:
+            load.begin()
             left_seconds = limits.patience_seconds - (now - began_at)
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
@@ -317,11 +318,7 @@ def _follow(
                 progress.say(warning)
                 said = warning
             continue
-        if has_begun:
-            load.sample()  # programs that come and go are busy for seconds, not on average
-        else:
-            load.begin()
-            has_begun = True
+        load.sample()  # programs that come and go are busy for seconds, not on average
         figures, passed_seconds = trained.figures(), now - first_step_at
         left_seconds = limits.training_seconds - passed_seconds
         steps = counted(figures.steps if figures else 1, "step")
