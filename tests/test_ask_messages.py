@@ -18,6 +18,7 @@ from photofinish.commands.cli import main
 from photofinish.commands.rent import rent
 from photofinish.errors import UserError
 from photofinish.inside.lengths import lengths_in_command
+from photofinish.machine.load import load_warnings
 from photofinish.reporting.ask_lines import AskFiles
 from photofinish.scripts import run_script
 from photofinish.scripts.run_script import Limits
@@ -107,6 +108,32 @@ def test_steps_that_cannot_be_seen_are_said_while_the_script_goes_on(
     assert capsys.readouterr().err.count("On the CPU: no optimizer step so far.") == 1
 
 
+SLEEPS = """
+import time, torch
+weight = torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.1)
+for step in range(1200):
+    weight.sum().backward()
+    optimizer.step()
+    time.sleep(0.05)
+"""
+
+
+def test_the_load_beside_a_script_is_that_of_each_second() -> None:
+    Path("train.py").write_text(SLEEPS, encoding="utf-8")
+    command = [warm_python.executable(), "train.py"]
+    watched = run_script.watch(command, kind="cpu", limits=Limits(3, 60))
+    assert watched.status is None
+    assert len(watched.load) > 1
+    busy = watched.load[0].model_copy(
+        update={"wall_seconds": 1.0, "own_cpu_seconds": 0.1, "others_cpu_seconds": 1.9, "cores": 2}
+    )
+    quiet = busy.model_copy(update={"others_cpu_seconds": 0.0})
+    mean = busy.model_copy(update={"others_cpu_seconds": 0.95})
+    assert load_warnings([busy, quiet] * 5)
+    assert not load_warnings([mean] * 10)  # as one window of all would have it
+
+
 @pytest.mark.parametrize("trains", ["1.jsonl", "2.jsonl"])
 def test_of_processes_without_a_step_the_one_whose_steps_cannot_be_seen_counts(
     tmp_path: Path, trains: str
@@ -183,7 +210,23 @@ def test_a_length_is_a_number_above_0(
     with pytest.raises(SystemExit) as raised:
         main()
     assert raised.value.code == 2
-    assert option in capsys.readouterr().err
+    assert f"argument {option}: {value} isn't a positive number\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("script", "hint"),
+    [
+        ("raise OSError", "before an import of torch was seen."),
+        ("import torch", "Use the Python that has torch"),
+    ],
+)
+def test_a_script_that_fails_early_gets_the_hint_about_torch_only_if_torch_is_missing(
+    script: str, hint: str
+) -> None:
+    Path("torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")")
+    assert hint in _refusal(script).splitlines()[-1]
+    with pytest.raises(UserError, match=r"status 2, before an import of torch was seen\.$"):
+        ask([sys.executable, "missing.py"], None, LIMITS, AskFiles())
 
 
 @pytest.mark.parametrize(

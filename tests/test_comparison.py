@@ -26,6 +26,7 @@ from result_files import (
     read_pair,
     text_of,
     trained,
+    whole_epoch,
     with_timings,
     write_result,
     write_results,
@@ -34,8 +35,9 @@ from result_files import (
 from photofinish.answer.diagnosis import BUSY as BUSY_STEPS
 from photofinish.answer.times import job_time
 from photofinish.errors import UserError
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.report import history_rows
-from photofinish.reporting.tables import figures_table
+from photofinish.reporting.tables import comparison_metrics, figures_table
 from photofinish.results import records
 from photofinish.results.measured import Measured, NotMeasured, read_trained, write_measured
 from photofinish.results.trained import DEVICE_LABELS, DeviceLabel, SeedRun
@@ -69,6 +71,7 @@ def test_a_measured_figure_is_in_the_csv_on_the_page_and_in_mlflow(
     write_result(tmp_path, cpu)
     document = training_document("small-mlp", "cpu", tmp_path)
     assert ("peak_memory_bytes", 3 << 30) in {(m.key, m.value) for m in document.metrics}
+    assert "median_step_seconds" in {metric.key for metric in document.metrics}
 
 
 @pytest.mark.parametrize("results", ["pair", "without_gpu"])
@@ -149,6 +152,29 @@ def test_only_the_stage_that_was_busy_is_doubted_and_run_again(
     assert "for 100% of the run, other programs used 40% of the cores" in text
     assert (f"so the {device.upper()}'s times may be too long" in text) is (busy == "load")
     assert f"photofinish run --force --single-item {stage}@small-mlp && photofinish run" in text
+
+
+def test_a_step_that_was_timed_beside_others_is_not_shown_beside_quiet_epochs() -> None:
+    slow = {"parts": [whole_epoch(30.0, 37.5, 3.0)], "step_seconds": (0.8,), "attribution": APART}
+    jobs = [make_job((3.1,) * 5, of, **slow) for of in DEVICE_LABELS]
+    busy = replace(jobs[0], step_warnings=("others",))
+    quiet, beside, all_busy = (
+        record_of(compared(cpu, jobs[1]))
+        for cpu in (jobs[0], busy, replace(busy, busy=("others",)))
+    )
+    for record in (quiet, all_busy):
+        assert record.figures["cpu"]["step_seconds"] == 0.8
+        assert {"step", "epoch"} <= set(record.speedups)
+        assert record.steps["cpu"].seconds == pytest.approx(0.8)
+    figures = beside.figures["cpu"]
+    assert (figures["step_seconds"], figures["epoch_seconds"]) == (None, 3.0)
+    assert beside.steps["cpu"].seconds == pytest.approx(3.0 / 37.5)
+    assert beside.steps["cpu"].shares == quiet.steps["cpu"].shares
+    assert list(comparison_metrics(beside)["cpu"])[:2] == ["epoch_seconds", "total_seconds"]
+    assert [*beside.speedups] == ["epoch", "end_to_end"]
+    lines = [line for line in legend([quiet, beside], [], is_asked=False) if "busy" in line]
+    assert len(lines) == 1
+    assert "the steps of small-mlp were measured" in lines[0]
 
 
 @pytest.mark.parametrize("changed", ["data", "settings", "missing"])

@@ -32,10 +32,11 @@ from photofinish.answer.record import answer_record, grid
 from photofinish.answer.word import decide_rented
 from photofinish.commands.ask_options import Terms, gpus
 from photofinish.config.compare import Comparing, Prices, accelerators
-from photofinish.reporting.answer_words import legend, summary
+from photofinish.reporting.answer_words import legend
 from photofinish.reporting.answers import answer_of
 from photofinish.reporting.ask_lines import JobAnswer, bars, repaid_line
 from photofinish.reporting.pictures import all_jobs, job_pictures
+from photofinish.reporting.report import summary
 from photofinish.results.job import Job
 from photofinish.results.trained import DeviceLabel
 from photofinish.scripts.script_record import WholeJob

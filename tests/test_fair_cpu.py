@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from conftest import MakeResult
 from outputs import record_of, verdict
 from planted_jobs import (
     HOST,
@@ -19,7 +20,16 @@ from planted_jobs import (
     steady,
     while_busy,
 )
-from result_files import BUSY, STEP, made_up_attribution, text_of, whole_epoch
+from result_files import (
+    BUSY,
+    STEP,
+    made_up_attribution,
+    measured_of,
+    text_of,
+    trained,
+    whole_epoch,
+    with_timings,
+)
 
 from photofinish.answer.decision import decide
 from photofinish.answer.diagnosis import diagnose
@@ -27,7 +37,9 @@ from photofinish.answer.fair_cpu import SHARED_CACHES, fewer_threads, least_epoc
 from photofinish.answer.speedups import job_speedup
 from photofinish.answer.times import job_time, time_by_load
 from photofinish.config.compare import Comparing
+from photofinish.config.experiment import ExperimentPlan
 from photofinish.reporting.causes import advice
+from photofinish.reporting.extrapolated import job_line
 from photofinish.results import TimedPart
 from photofinish.results.job import Job
 from photofinish.results.measurements import LoopSteps
@@ -110,6 +122,25 @@ def test_a_busy_run_has_a_time_and_where_it_is_known_an_idle_one_and_no_interval
     unknown = time_by_load(while_busy(quiet))
     assert unknown.idle_seconds is None
     assert unknown.idle.interval == (0.0, unknown.busy.interval[1])  # they only make it longer
+
+
+@pytest.mark.parametrize(
+    ("load", "step_seconds", "ends"),
+    [
+        ((BUSY,), 0.001, "as busy as now; 2.6 s when idle"),
+        ((BUSY,), 0.1, "as busy as now"),
+        ((), 0.001, "estimated from one part"),
+    ],
+)
+def test_the_stage_that_measures_says_how_long_a_job_takes_busy_and_idle(
+    make_result: MakeResult, load: Any, step_seconds: float, ends: str
+) -> None:
+    steps = steady(*(step_seconds,) * 12)
+    result = with_timings(trained(make_result), steady_state=steps, measured_load=load)
+    plan = ExperimentPlan(**dict(result.record.experiment))
+    line = job_line(measured_of(result), plan)
+    assert line.startswith("small-mlp on cpu: about 12 s for 3 epochs (")
+    assert line.endswith(f"({ends}), without MLflow's start-up")
 
 
 def test_fewer_threads_that_are_faster_count_and_are_suggested() -> None:

@@ -14,6 +14,7 @@ from conftest import ROOT, run_command
 from watched_scripts import figures_of, recorded
 
 from photofinish.errors import UserError
+from photofinish.inside.hooks import MAPS_CUDA
 from photofinish.inside.recorder_files import LineFile
 from photofinish.scripts.run_script import Limits, Watched, recording, watch
 from photofinish.scripts.script_lines import Process, WatchedScript
@@ -450,6 +451,13 @@ def test_only_a_script_that_fails_without_a_gpu_runs_with_cuda_meaning_the_cpu(
     run = watched(tmp_path, monkeypatch, move=move)
     assert (run.cuda_at, run.status) == (at, 0)
     assert run.figures.steps == 24
+
+
+def test_a_move_is_named_as_the_source_has_it(tmp_path: Path) -> None:
+    moves = "\n        torch.ones(3).cuda()\n        torch.ones(3).to('cuda')\n"
+    script = START + TRAIN.format(check="", move=".cuda()") + moves
+    process, _ = recorded(tmp_path, script, **{MAPS_CUDA: "mine.py:5"})
+    assert [what for _, _, what in process.stalls] == ["cuda", "to"]
 
 
 @pytest.mark.parametrize(

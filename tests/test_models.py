@@ -332,6 +332,11 @@ def test_weights_are_fetched_checked_and_adapted_to_classes_and_channels(on_hub:
     build_model(RESNET, SHAPE, CLASSES, 0).load_state_dict(first)  # as a trained one is read back
 
 
+def test_without_experiments_the_folder_of_weights_is_not_empty(tmp_path: Path) -> None:
+    download_weights(WeightsPlan(experiments={}), tmp_path)
+    assert [*tmp_path.iterdir()]  # or DVC would warn of it
+
+
 def test_a_missing_file_is_reported_with_the_cache_to_fill(on_hub: Path) -> None:
     on_hub.unlink()
     with pytest.raises(UserError, match=r"weights pretrained of timm:resnet10t: .*HF_HOME"):

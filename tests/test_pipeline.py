@@ -129,7 +129,7 @@ def test_a_run_goes_from_nothing_to_the_answers(project: Project) -> None:
     measured = {f"{stage}@{name}" for stage in _MEASURE for name in (_INHERITS, _OWN)}
     every = _EVERY_TIME | _ONCE | _SCRIPTS | measured | _of(_INHERITS) | _of(_OWN)
     assert _stages_run(output) == every
-    ends = r"(.*-.*s|as busy as (now|it was))"  # as other programs run or not
+    ends = r"(.*-.*s|as busy as now(; .* when idle)?)"  # as other programs run or not
     line = rf"{_OWN} on cpu: about .* for 3 epochs \({ends}\), without MLflow's start-up"
     training = f"train-cpu@{_OWN}"
     assert re.search(f"^{line}$(\n.*)*^Running stage '{training}'", output, re.MULTILINE)

@@ -44,7 +44,7 @@ from photofinish.reporting.report import page_of, write_for_dvc, write_report
 from photofinish.results import TimedPart
 from photofinish.results.job import Job, JobPair
 from photofinish.results.measured import JobLength, Measured, ScriptFacts, write_measured
-from photofinish.results.measured_jobs import job_of_script, read_script
+from photofinish.results.measured_jobs import job_of_script, measured_job, read_script
 from photofinish.results.trained import DeviceLabel
 from photofinish.results.training_jobs import with_references
 from photofinish.scripts.script_record import WholeJob
@@ -266,3 +266,21 @@ def test_a_script_on_both_devices_has_an_answer_and_its_metrics_side_by_side(
     assert "waiting for batches" in page
     metrics = json.loads((tmp_path / "metrics" / "mine.json").read_text())
     assert (metrics["cpu"]["loss"], metrics["gpu"]["loss"]) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize(("ended", "action"), [(None, ""), ("exit status 1", "fix what")])
+def test_an_open_answer_names_no_break_even_and_a_command_that_failed_is_mended_first(
+    ended: str | None, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = script_run(360.0)  # steps that take a T4 longer, by a single part
+    assert run.script
+    script = run.script.model_copy(update={"ended": ended})
+    run = run.model_copy(update={"parts": run.parts[:1], "script": script})
+    pair = compare(JobPair(measured_job(run, 50, 100.0)), T4)
+    hour = WholeJob("an hour of training here", 50, 100.0, is_hour=True)
+    print_answers([job_answer(hour, pair, decide(pair, 60.0), {})], [], ["python", "train.py"])
+    shown = capsys.readouterr().out
+    assert "Can't tell yet if renting a T4 pays" in shown
+    assert f"Next: {action}" in shown
+    assert (f"({ended}), then ask again." in shown) is bool(ended)
+    assert "even" not in shown

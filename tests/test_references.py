@@ -307,6 +307,18 @@ def test_all_results_are_recorded_but_resumed_ones_and_those_of_other_machines(
     assert d.startswith("d on cpu: not recorded")
 
 
+def test_nothing_to_record_is_said_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline, "enter", lambda: None)
+    with pytest.raises(UserError, match="run `dvc repro` first"):
+        pipeline.record_results(Namespace(machine="mine"))
+    Path("data/plan/scripts").mkdir(parents=True)
+    with pytest.raises(UserError, match="no experiments, and scripts are not recorded"):
+        pipeline.record_results(Namespace(machine="mine"))
+
+
 def test_a_model_is_compared_with_a_record_by_what_it_has() -> None:
     epochs = make_model(history=history_of(1.0, 0.5, 0.3, 0.2, 0.1))
     cpu = lasting(30.0, trained=epochs, first_step=FIRST_STEP)

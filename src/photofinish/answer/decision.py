@@ -123,7 +123,8 @@ def _action(pair: Comparison, worth: Worth, sampled_seconds: float) -> Action:
     is_here, is_open = worth.is_here, worth.answer == "Can't tell"
     name = worth.gpu_name if worth.about == "renting" else None
     busy = tuple(run.device for run in pair.runs if run.busy)
-    if busy and is_open:
+    has_failed = any(run.script and run.script.ended for run in pair.runs)
+    if is_open and (busy or (has_failed and sampled_seconds)):
         return Action("measure again", devices=busy)
     if is_open and pair.slow_kernels:
         return Action("compare in fp32")

@@ -50,12 +50,17 @@ class Speedup:
 
 
 def speedups(cpu: Job, device: Job) -> dict[Kind, Speedup]:
-    """Return the speed-ups of step, epoch and job. Only of the job if a run has no steps."""
+    """Return the speed-ups of step, epoch and job. Only of the job if a run has no steps.
+
+    Steps that were timed beside other programs have none.
+    """
     if not (cpu.has_steps and device.has_steps):
         return {"end_to_end": job_speedup(cpu, device)}
-    steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
-    return {
-        "step": _speedup("step", *steps),
+    of_steps: dict[Kind, Speedup] = {}
+    if not (cpu.has_busy_steps or device.has_busy_steps):
+        steps = (mean_time(run, run.step_seconds) for run in (cpu, device))
+        of_steps["step"] = _speedup("step", *steps)
+    return of_steps | {
         "epoch": epoch_speedup(cpu, device),
         "end_to_end": job_speedup(cpu, device),
     }

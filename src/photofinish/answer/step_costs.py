@@ -120,7 +120,10 @@ class EpochStep:
     costs: StepCosts | None
     """None if its steps were not taken apart."""
     seconds: float | None
-    """Time per step of an epoch, which the shares divide, if it is known."""
+    """Time per step of an epoch, which the shares divide, if it is known.
+
+    That of the training's epochs if `measure` ran beside other programs.
+    """
     shares: Mapping[str, float]
     """Share of each part. Empty if that is not known."""
 
@@ -130,7 +133,10 @@ def epoch_step(job: Job) -> EpochStep:
     seconds = job.median_epoch_seconds / job.steps_per_epoch if job.steps_per_epoch else None
     if costs:
         seconds = costs.epoch_share_seconds
-    return EpochStep(costs, seconds, _shares(job, costs, seconds))
+    shares = _shares(job, costs, seconds)
+    if costs and job.has_busy_steps:
+        seconds = costs.epoch_share_seconds * job.median_epoch_seconds / job.measured_epoch_seconds
+    return EpochStep(costs, seconds, shares)
 
 
 def _shares(job: Job, costs: StepCosts | None, step_seconds: float | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ import math
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -69,14 +70,16 @@ def add_ask_options(ask: argparse.ArgumentParser, nargs: str = argparse.REMAINDE
 
 
 def _positive(text: str) -> float:
-    """Return a number above 0. argparse reports a ValueError."""
-    if 0 < float(text) < math.inf:
-        return float(text)
-    raise ValueError(text)
+    if number := _not_negative(text):
+        return number
+    raise argparse.ArgumentTypeError(f"{text} isn't a positive number")
 
 
 def _not_negative(text: str) -> float:
-    return 0.0 if float(text) == 0 else _positive(text)
+    with suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text} isn't a positive number")
 
 
 def gpus(text: str) -> tuple[str, ...]:

@@ -39,7 +39,7 @@ _GROUPS = {
         "gate": "fail if training is slower than at another commit",
     },
     "use other machines, for example `photofinish rent T4`": {
-        "rent": "print how to train on a rented GPU, with its cost (starts nothing)",
+        "rent": "print how to train on a rented GPU (starts nothing)",
         "reference": "record this machine's results, to compare with on others",
         "machine": "describe this machine so that params.yaml can assign jobs to it",
         "spread": "train missing results on all machines at once",

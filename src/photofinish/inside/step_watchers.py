@@ -8,6 +8,7 @@ it.
 from __future__ import annotations
 
 import inspect
+import linecache
 import time
 import traceback
 from collections import Counter
@@ -104,6 +105,8 @@ class Stalls(TorchFunctionMode):
             file = frame.f_code.co_filename
             if not file.startswith(_WRAPPING):
                 if library_of(file) is None:
+                    if what == "to" and ".cuda(" in linecache.getline(file, line):
+                        what = "cuda"  # which may be mapped to `to`
                     self._met.add((file, line, what))
                 return
 

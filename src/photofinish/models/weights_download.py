@@ -21,7 +21,9 @@ from photofinish.files import sha256_of_file, write_text_atomically
 
 def download_weights(plan: WeightsPlan, folder: Path) -> None:
     """Write a folder for each experiment, so that training depends on its own weights only."""
-    folder.mkdir(parents=True, exist_ok=True)  # DVC requires it, even for scripts only
+    folder.mkdir(parents=True, exist_ok=True)
+    if not plan.experiments:  # of an empty folder, DVC warns
+        write_text_atomically(folder / "none.txt", "No experiment needs weights.\n")
     for name, wanted in plan.experiments.items():
         own_folder = folder / name
         own_folder.mkdir(parents=True, exist_ok=True)

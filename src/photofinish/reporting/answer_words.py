@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from photofinish.answer.record import (
@@ -293,6 +292,9 @@ def action_text(job: JobRecord, command: Sequence[str] | None = None) -> str:
     """
     action, worth, kind = job.action, job.worth, str(job.action.kind)
     if kind == "measure again" and command is not None:
+        for run in job.runs:
+            if run.script and run.script.ended:
+                return say("ask when mended", ended=run.script.ended, seen=run.done_text)
         return say("ask again", took=job.cpu.total_seconds)
     if kind == "measure again":
         stage, devices = "script" if job.is_script else "train", action.devices
@@ -353,14 +355,6 @@ def _measure_longer(job: JobRecord, *, is_asked: bool) -> str:
     return say("sample longer" if is_asked else "measure longer", limit=limit, more=more)
 
 
-def summary(jobs: Sequence[JobRecord]) -> str:
-    """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
-    names_of: dict[str, list[str]] = defaultdict(list)
-    for job in jobs:
-        names_of[phrase(job.worth)].append(job.name)
-    return " ".join(say("named", phrase=text, jobs=names) for text, names in names_of.items())
-
-
 def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -> list[str]:
     """Return what is true of several answers, such as a busy machine."""
     busy = [job for job in jobs if any(run.busy for run in job.runs)]
@@ -371,6 +365,8 @@ def legend(jobs: Sequence[JobRecord], texts: Sequence[str], *, is_asked: bool) -
         share = max(share_of_others(run.load) for job in busy for run in job.runs)
         names = [job.name for job in busy] if len(jobs) > 1 else []
         lines.append(say("legend of busy", jobs=names, share=share))
+    if measured := [job.name for job in jobs if any(run.has_busy_steps for run in job.runs)]:
+        lines.append(say("legend of busy steps", jobs=measured))
     for worth in (job.worth for job in jobs if job.worth.is_elsewhere):
         keys = say("keys of ask" if is_asked else "keys of renting")
         line = say(f"legend of {worth.about}", terms=worth.terms, keys=keys)

@@ -89,7 +89,7 @@ class SeedRecord(Record):
 
 
 class CandidateRecord(Record):
-    """Accelerator that may be rented, with the job's estimated time and cost on it."""
+    """Accelerator that may be rented, with the job's estimated time and cost, without setup."""
 
     accelerator: str
     """Name for `photofinish rent`."""
@@ -141,7 +141,7 @@ class ActionRecord(Record):
 
 
 class AnswerRecord(Record):
-    """Answer for one experiment, script or job. Its times are of one training."""
+    """Answer for one experiment, script or job. Its times are of one training, without setup."""
 
     answer: Answer
     about: About

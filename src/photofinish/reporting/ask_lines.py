@@ -86,17 +86,20 @@ def write_job_answers(
 
 
 def repaid_line(hour: JobAnswer) -> str | None:
-    """Return from how much training on a GPU pays off, by the answer for an hour, or None."""
+    """Return from how much training on a GPU pays off, by the answer for an hour, or None.
+
+    None also where the time on the GPU is hardly known.
+    """
     job, worth = hour.record, hour.record.worth
     if job.break_even:
         least_seconds = SECONDS_AN_HOUR * job.break_even.epochs / hour.job.epochs
         is_later = _LEAST_REPAID_SECONDS < least_seconds < math.inf
         return say("own repaid", after=least_seconds) if is_later else None
-    if worth.gpu is None or not worth.terms.start_seconds:
+    if worth.gpu is None or not worth.terms.start_seconds or is_wide(worth.gpu.time.interval):
         return None
     saved_seconds = worth.here.seconds - worth.gpu.time.seconds
     if saved_seconds <= 0:
-        return say("never repaid", gpu=gpu_words(worth))
+        return say("never repaid", gpu=gpu_words(worth)) if worth.answer == "No" else None
     after = worth.terms.start_seconds * worth.here.seconds / saved_seconds
     never = "never" if worth.interval and worth.saved[0] <= 0 else ""
     return say("setup repaid", gpu=gpu_words(worth), after=after, never=never)

@@ -12,7 +12,10 @@ from photofinish.reporting.templates import TEMPLATES
 from photofinish.wording import with_article
 
 _MOST_STALLS = 4
-_FIXES = {"to": "make there", "nonzero": "keep size", "a mask": "keep size", "unique": "keep size"}
+_FIXES = {
+    "to": "make there", "cuda": "make there",
+    "nonzero": "keep size", "a mask": "keep size", "unique": "keep size",
+}  # fmt: skip
 
 
 def cause(run: Job, it: Diagnosis) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from photofinish.answer.times import job_time
+from photofinish.answer.times import time_by_load
 from photofinish.config.experiment import ExperimentPlan
 from photofinish.reporting.say import say
 from photofinish.results.measured import Measured
@@ -15,10 +15,13 @@ from photofinish.wording import between, seconds
 def job_line(measured: Measured, job: ExperimentPlan) -> str:
     """Return `digits-cnn on cpu: about 12 s for 80 epochs (11-13 s), without ...`."""
     times = job_of_experiment(measured, job)
-    low, high = job_time(times, with_seeds=True).interval
+    time = time_by_load(times, with_seeds=True)
+    low, high = time.shown.interval
     spread = "as busy as now" if times.busy else "estimated from one part"
     if math.isfinite(high):
         spread = between((low, high))
+    if time.idle_seconds:
+        spread += f"; {seconds(time.idle_seconds)} when idle"
     if job.time_limit_seconds and job.time_limit_seconds < times.job_seconds:
         spread += f"; it stops after {seconds(job.time_limit_seconds)}"
     return say(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.util import find_spec
@@ -14,7 +15,7 @@ from photofinish.answer.record import Job, JobRecord, grid, short_name
 from photofinish.config.kinds import KINDS
 from photofinish.files import to_csv, to_json, write_text_atomically
 from photofinish.reporting import causes, tables
-from photofinish.reporting.answer_words import legend, summary
+from photofinish.reporting.answer_words import legend, phrase
 from photofinish.reporting.answers import ANSWERS, Answers, answer_of
 from photofinish.reporting.page import Table, template
 from photofinish.reporting.say import say
@@ -104,6 +105,14 @@ def _answers(verdicts: list[Verdict], *, is_asked: bool) -> Answers:
         legend=tuple(legend(jobs, texts, is_asked=is_asked)),
         overview=tuple(tables.overview_table(verdicts)),
     )
+
+
+def summary(jobs: Sequence[JobRecord]) -> str:
+    """Return the jobs of each phrase: `No, don't rent: digits-cnn, digits-mlp.`"""
+    names_of: dict[str, list[str]] = defaultdict(list)
+    for job in jobs:
+        names_of[phrase(job.worth)].append(job.name)
+    return " ".join(say("named", phrase=text, jobs=names) for text, names in names_of.items())
 
 
 def _reasons(jobs: Sequence[JobRecord]) -> list[str]:

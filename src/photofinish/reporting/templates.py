@@ -103,6 +103,7 @@ TEMPLATES = {
     "sample longer": "ask again with `--seconds {limit}` ({more:time} more).",
     "train longer": "let the command train longer.",
     "ask again": "ask again when the machine is idle ({took:time}).",
+    "ask when mended": "fix what ended the command after {seen} ({ended}), then ask again.",
     "try a GPU": "run it once on {gpu}.",
     "try a rented GPU": "time it on {gpu}[ ({price})]: {rent}.",
     "compare in fp32": "compare in `precision: fp32`, which is fair to this CPU.",
@@ -144,6 +145,8 @@ TEMPLATES = {
     "named": "{phrase}: {jobs:commas}.",
     "legend of busy": "The machine was busy[ during {jobs:list}][ (other programs used {share:.0%} "
     "of the CPU)], so these times may be too long.",
+    "legend of busy steps": "The machine was busy while the steps of {jobs:list} were measured, so "
+    "their times are left out and estimates are less certain.",
     "legend of renting": "Renting must save {terms.worth_seconds:time} after "
     "{terms.start_seconds:time} of setup[ ({keys})].",
     "legend of using": "A GPU elsewhere must save {terms.worth_seconds:time}[ after "
@@ -263,7 +266,7 @@ TEMPLATES = {
     # Doubts.
     "busy times": "The machine was busy ({why:list}), so the {device}'s times may be too long.",
     "busy steps": "The machine was busy while the {device}'s steps were measured ({why:list}), so "
-    "their times may be too long. To measure them again: {command}.",
+    "their times are left out. To measure them again: {command}.",
     "interrupted": "A training was interrupted, so its time is the sum of its parts.",
     "not deterministic": "With `deterministic: false`, results don't repeat bit for bit.",
     "machines": "The devices are in different machines: {hosts:list}.",

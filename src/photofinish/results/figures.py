@@ -34,7 +34,9 @@ class Figure:
 FIGURES = (
     Figure(
         "step_seconds", "step (median)", seconds, dvc=True, needs_steps=True,
-        value=lambda job: job.median_step_seconds if job.step_seconds else None,
+        value=lambda job: (
+            job.median_step_seconds if job.step_seconds and not job.has_busy_steps else None
+        ),
         mlflow="median_step_seconds",
     ),
     Figure(

@@ -170,6 +170,14 @@ class Job:
         return self.whole_seconds + self.seeds_seconds
 
     @property
+    def has_busy_steps(self) -> bool:
+        """True if `measure` ran beside other programs and the training did not.
+
+        Its steps then seem to take longer than the epochs that contain them.
+        """
+        return bool(self.step_warnings) and not self.busy
+
+    @property
     def median_epoch_seconds(self) -> float:
         return statistics.median(self.epoch_seconds)
 

@@ -211,7 +211,7 @@ def watch(
         print(_FOR_EACH.format(trained.ranks), file=sys.stderr)
         return watch(command, kind=kind, limits=limits, is_seeded=is_seeded, gpus=trained.ranks)
     if trained is None or watched.figures is None or trained.unseen:
-        text = _no_steps(trained or Process(), kind, status, watched.ended_at - watched.began_at)
+        text = _no_steps(trained or Process(), kind, watched)
         if status:
             text = f"{watched.output}\n{text}"
         raise NoStepsError(text, watched)
@@ -291,7 +291,7 @@ def _follow(
     load: LoadMonitor,
 ) -> int | None:
     """Wait until the command has ended or enough is known. Return the exit status or None."""
-    began_at, has_begun, said = _clock(), False, ""
+    began_at, said = _clock(), ""
     while True:
         try:
             return process.wait(_POLL_SECONDS)
@@ -302,6 +302,7 @@ def _follow(
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:
+            load.begin()
             left_seconds = limits.patience_seconds - (now - began_at)
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
@@ -317,9 +318,7 @@ def _follow(
                 progress.say(warning)
                 said = warning
             continue
-        if not has_begun:
-            load.begin()
-            has_begun = True
+        load.sample()  # programs that come and go are busy for seconds, not on average
         figures, passed_seconds = trained.figures(), now - first_step_at
         left_seconds = limits.training_seconds - passed_seconds
         steps = counted(figures.steps if figures else 1, "step")
@@ -333,7 +332,7 @@ def _follow(
     return None
 
 
-def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: float) -> str:
+def _no_steps(process: Process, kind: str, watched: Watched) -> str:
     if process.unseen:
         return f"the command {process.unseen}, whose steps can't be seen"
     found = process.failure
@@ -347,9 +346,9 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
         if not found.is_own_check:
             mend = f"Nothing on the CPU stands in for it ({found.text})"
         return f"{found.at} needs a GPU: `{found.line}`. {mend}."
-    how = f"ended with exit status {status}"
+    status, how = watched.status, f"ended with exit status {watched.status}"
     if status is None:
-        how = f"was stopped after {seconds(ran_seconds)}"
+        how = f"was stopped after {seconds(watched.ended_at - watched.began_at)}"
     option = "--patience"
     others = process.others
     if not process.has_torch:
@@ -360,6 +359,8 @@ def _no_steps(process: Process, kind: str, status: int | None, ran_seconds: floa
         if others:
             what = f"imported {listed([*others])} but not torch, and only torch can be watched"
             option = ""
+        elif status and "No module named 'torch'" not in watched.output:
+            return f"the command {how}, before an import of torch was seen."
     elif process.steps:
         what = f"took only {counted(process.taken_steps, 'step')}, too few to time one"
         option = "--seconds"

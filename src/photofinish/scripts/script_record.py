@@ -172,7 +172,7 @@ def measured_script(
         operations = Operations.model_validate_json(json.dumps(counts["operations"]))
         operations = with_batch(operations, process.ranks * operations.images)
     workers = None if loader is None else process.loaders[loader].workers
-    why_not = process.uncounted or "the script took too few steps to count one of them"
+    why_not = process.uncounted or "the script took too few steps to count the operations of one"
     if figures is None:
         why_not = "no optimizer step was seen in the script"
     peak_bytes = process.peak_bytes["host_bytes" if kind == "cpu" else "device_bytes"]
