@@ -105,7 +105,8 @@ def recorded(elsewhere: Sequence[Job], settings: Comparing) -> list[Candidate]:
     gpus = []
     for name, jobs in records.items():
         quiet = [job for job in jobs if not job.busy] or jobs
-        middle, seconds = quiet[len(quiet) // 2], median(job.whole_seconds for job in quiet)
+        middle = quiet[len(quiet) // 2]
+        seconds = median(job.whole_seconds for job in quiet)
         time = replace(job_time(middle), seconds=seconds).off_by(_OTHER_HOST)
         gpus.append(Candidate(name, "recorded", time, terms_of(name, settings), job=middle))
     return gpus
@@ -123,7 +124,8 @@ def by_data_sheets(gpus: Sequence[Candidate]) -> list[Candidate]:
     A line goes through the times' logarithms, over those of the root of fp32 rate times bandwidth.
     So no GPU is chosen because its own time is too short by chance. Two sheets change nothing.
     """
-    sheets, times = accelerators(), {gpu.name: math.log(gpu.time.seconds) for gpu in gpus}
+    sheets = accelerators()
+    times = {gpu.name: math.log(gpu.time.seconds) for gpu in gpus}
     known = [sheets[name] for name in times if name in sheets]
     speeds = [math.log(sheet.tflops["fp32"] * sheet.memory_gb_per_s) / 2 for sheet in known]
     if len(set(speeds)) > 2:

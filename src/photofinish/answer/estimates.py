@@ -163,7 +163,8 @@ def needed_bytes(operations: Operations) -> int | None:
 
 def fits(operations: Operations, memory_gib: float) -> Literal["yes", "perhaps", "no"] | None:
     """Return "no" if the step's tensors alone don't fit, or "yes" with room for an error."""
-    needed, allocated_bytes = needed_bytes(operations), operations.peak_allocated_bytes
+    needed = needed_bytes(operations)
+    allocated_bytes = operations.peak_allocated_bytes
     if needed is None or allocated_bytes is None:
         return None
     memory_bytes = memory_gib * _GIB

@@ -67,12 +67,14 @@ class UncertainTime:
     @property
     def interval(self) -> Interval:
         """Interval of the time of a run that comes."""
-        low, high = math.hypot(self.faster, self.machine), math.hypot(self.slower, self.machine)
+        low = math.hypot(self.faster, self.machine)
+        high = math.hypot(self.slower, self.machine)
         return self.seconds * math.exp(-low), self.seconds * math.exp(high)
 
     def off_by(self, *errors: float) -> UncertainTime:
         """Return this time with further errors in both directions."""
-        faster, slower = math.hypot(self.faster, *errors), math.hypot(self.slower, *errors)
+        faster = math.hypot(self.faster, *errors)
+        slower = math.hypot(self.slower, *errors)
         return replace(self, faster=faster, slower=slower)
 
     def reaching(self, least_seconds: float) -> UncertainTime:
@@ -105,7 +107,8 @@ def total(times: Sequence[UncertainTime]) -> UncertainTime:
     least_seconds = sum(time.seconds * math.exp(-time.faster) for time in times)
     most_seconds = sum(time.seconds * math.exp(time.slower) for time in times)
     machine = sum(time.seconds * time.machine for time in times) / seconds
-    faster, slower = log_ratio(seconds, least_seconds), log_ratio(most_seconds, seconds)
+    faster = log_ratio(seconds, least_seconds)
+    slower = log_ratio(most_seconds, seconds)
     return UncertainTime(seconds, faster, slower, machine)
 
 

@@ -266,7 +266,8 @@ def _estimate(answers: Answers, gpu: str, trainings: dict[str, int]) -> str:
     text = f"Estimated: {seconds(sum(times))} of training"
     if price := offers[0][-1].hour_price:
         amount = sum(count * (offer.cost or 0.0) for _, count, offer in offers)
-        cost, hour = money(amount, price.currency), money(price.amount, price.currency)
+        cost = money(amount, price.currency)
+        hour = money(price.amount, price.currency)
         where = f"{price.where}, {price.as_of}" if price.as_of else price.where
         text += f", {cost} at {hour} an hour ({where})"
     return f"{text}."

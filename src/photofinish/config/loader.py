@@ -225,7 +225,8 @@ class _Loader:
         def section(path: KeyPath) -> KeyPath:
             """Return the section that a setting was written in, `defaults` or the experiment."""
             key, *rest = map(str, path)
-            block, default = spelled_out(settings.get(key)), spelled_out(defaults.get(key))
+            block = spelled_out(settings.get(key))
+            default = spelled_out(defaults.get(key))
             is_merged = bool(rest) and _is_merged(key, block, default)
             is_own = key in settings and (not is_merged or rest[0] in block)
             return ("experiments", name) if is_own or key not in defaults else ("defaults",)

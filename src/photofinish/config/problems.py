@@ -20,7 +20,9 @@ from photofinish.wording import printable, shortened, unknown_name
 
 KeyPath = tuple[str | int, ...]
 NO_VALUE: Any = object()
-REQUIRED, NO_MAPPING, UNKNOWN_KEY = "this key is required", "must be a mapping", "unknown key"
+REQUIRED = "this key is required"
+NO_MAPPING = "must be a mapping"
+UNKNOWN_KEY = "unknown key"
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,8 @@ def classes_of_positions(outputs: Tensor, targets: Tensor) -> Pair:
     them, as in PyTorch's cross_entropy, or after them, as in most sequence networks.
     """
     positions = targets.shape[1:]
-    come_first, come_last = outputs.shape[2:] == positions, outputs.shape[1:-1] == positions
+    come_first = outputs.shape[2:] == positions
+    come_last = outputs.shape[1:-1] == positions
     if come_first == come_last:
         why = "as many classes as positions" if come_first else "the positions differ"
         raise UserError(

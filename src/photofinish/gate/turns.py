@@ -32,7 +32,8 @@ class Turns:
         whole = steps + trainer.steps.at_once >= trainer.steps_per_epoch
         whole = whole or (loader.name == "loader" and loader.workers > 0)
         done, losses = 0.0, list[torch.Tensor]()
-        began_seconds, waited_seconds = trainer.clock.now_seconds(), waited_for_core_seconds()
+        began_seconds = trainer.clock.now_seconds()
+        waited_seconds = waited_for_core_seconds()
         for _ in range(-(-steps // trainer.steps_per_epoch)):
             self._epochs += 1
             for part in trainer.parts(self._epochs, None if whole else steps):

@@ -148,7 +148,8 @@ def is_unclear(node: ast.AST) -> bool:
 
 def ends_of(loop: ast.AST) -> Iterator[tuple[list[ast.expr], Any]]:
     """Yield each statement that may end a loop, after the conditions that lead to it."""
-    own, direct = [*inside(loop, DEFINITIONS)], [*inside(loop, LOOPS | DEFINITIONS)]
+    own = [*inside(loop, DEFINITIONS)]
+    direct = [*inside(loop, LOOPS | DEFINITIONS)]
     if isinstance(loop, ast.While):
         for test in _parts_of(loop.test):
             yield [ast.UnaryOp(ast.Not(), test)], loop

@@ -62,7 +62,8 @@ class FusedOperators(TorchFunctionMode):
     def _run(self, func: Any, formula: Formula, *args: Any, **kwargs: Any) -> Any:
         if self._counts.failure:  # hooks may be forbidden
             return func(*args, **kwargs)
-        paused, kept = patch.object(self._counts, "is_paused", new=True), list[Tensor]()
+        paused = patch.object(self._counts, "is_paused", new=True)
+        kept = list[Tensor]()
         # An output that was saved with its own node would never be freed.
         with paused, saved_tensors_hooks(Tensor.detach, lambda tensor: tensor):
             output = func(*args, **kwargs)

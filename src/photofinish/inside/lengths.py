@@ -128,7 +128,8 @@ def _length_of_trainer(loops_around: Callable[[Any], Any]) -> dict[str, Any] | N
     """Return what the running Trainer of Lightning or Hugging Face has left to do."""
     frame = inspect.currentframe()
     while frame:
-        module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+        module = frame.f_globals.get("__name__", "")
+        function = frame.f_code.co_name
         # Read f_locals only in these frames, because reading keeps local variables alive.
         if module.startswith(_TRAINERS) and function in ("fit", "train"):
             trainer = frame.f_locals["self"]

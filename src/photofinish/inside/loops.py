@@ -122,7 +122,8 @@ class _Reader:
         for node, inner in itertools.pairwise([*self._way, None]):
             lists = [part for _, part in ast.iter_fields(node) if isinstance(part, list)]
             block = next((part for part in lists if inner in part), [inner])
-            before, after = block[: block.index(inner)], block[block.index(inner) + 1 :]
+            before = block[: block.index(inner)]
+            after = block[block.index(inner) + 1 :]
             if isinstance(node, ast.If) and inner is not node.test:
                 self._depend(node.test, is_met=inner in node.body)
             elif isinstance(node, ast.Match):
@@ -182,7 +183,8 @@ class _Reader:
 
     def _read_ends(self, node: Any, loop: Loop) -> None:
         """Correct a loop's count by what may end it before its last iteration."""
-        own, direct = [*inside(node, DEFINITIONS)], [*inside(node, LOOPS | DEFINITIONS)]
+        own = [*inside(node, DEFINITIONS)]
+        direct = [*inside(node, LOOPS | DEFINITIONS)]
         adds = {part.target: part for part in own if _is_count(part)}
         loop.sets = {ast.unparse(part) for part in stores_of(own) if part not in adds}
         calls = texts_of(*(part.func for part in own if isinstance(part, ast.Call))) - {"self"}
@@ -245,7 +247,8 @@ class _Reader:
 
     def _end_by_counter(self, compare: Any, turns: int, end: Any, *, is_always: bool) -> None:
         """Correct the counts of a loop, and of those around it, that a counter ends."""
-        loop, limit = self.loops[-1], tuple(map(ast.unparse, (compare.left, *compare.comparators)))
+        loop = self.loops[-1]
+        limit = tuple(map(ast.unparse, (compare.left, *compare.comparators)))
         loop.limits.append(limit)
         outer_loops = [outer for outer in self.loops[self._outermost : -1] if not outer.follows]
         is_reset = limit[0] in loop.sets  # by the loop over items that it numbers
@@ -326,7 +329,8 @@ class _Reader:
             raise LookupError(ast.unparse(call))  # it may call more, as map does
         for loop in self._changing(call.func):
             loop.count = None  # another iteration may call another function
-        names, count = callee.co_varnames, callee.co_argcount + callee.co_kwonlyargcount
+        names = callee.co_varnames
+        count = callee.co_argcount + callee.co_kwonlyargcount
         values = [call.func, *call.args] if names[:1] in (("self",), ("cls",)) else call.args
         keywords = {keyword.arg: keyword.value for keyword in call.keywords}
         spread: list[Any] = [value for value in values if isinstance(value, ast.Starred)]

@@ -35,7 +35,9 @@ _PLACES: tuple[tuple[Any, str], ...] = (
 def watch_torch(recorder: Recorder) -> None:
     """Let a recorder watch optimizers, data loaders, validation and compilation."""
     hook = register_optimizer_step_post_hook(recorder.optimizer_stepped)
-    iterate, compiled, evaluated = DataLoader.__iter__, torch.compile, torch.nn.Module.eval
+    iterate = DataLoader.__iter__
+    compiled = torch.compile
+    evaluated = torch.nn.Module.eval
     make_autocast = torch.autocast.__init__
     compiles = is_unbroken = False
 

@@ -226,7 +226,9 @@ class Recorder:
         """Return True for a rank other than 0 of joined processes, which records no more."""
         rank = noted_rank(self.note)
         if rank and self._first_step:
-            self._first_step_at, self.is_attentive, self.is_nested = _clock(), False, True
+            self._first_step_at = _clock()
+            self.is_attentive = False
+            self.is_nested = True
             self._forget_forward()
             self._first_step.end()
         return rank > 0
@@ -271,7 +273,9 @@ class Recorder:
         seconds = now - self._ended_at
         if seconds < self._quickest_seconds:
             self._quickest_seconds = seconds
-        self._ended_at, self._batches_before, self._steps_since = now, self.batches, 0
+        self._ended_at = now
+        self._batches_before = self.batches
+        self._steps_since = 0
         if self.loader is None and now >= self._watches_at:
             self._watches_at = now + self._grown(now, _UNWATCHED_SECONDS, _MOST_UNWATCHED_SECONDS)
             self.watch_forward()

@@ -40,7 +40,8 @@ def fingerprint_tensor(tensor: Tensor) -> tuple[float, ...]:
     Computed in parts, so that equal tensors give equal figures on every device. Values that are
     not finite, such as masked scores, count as 0, because no record can hold them.
     """
-    squares, signed = 0.0, torch.zeros(_SIGNED_SUMS, dtype=torch.float64, device="cpu")
+    squares = 0.0
+    signed = torch.zeros(_SIGNED_SUMS, dtype=torch.float64, device="cpu")
     for part in torch.split(tensor.detach().flatten(), _COPIED_VALUES):
         values = part.cpu().double().nan_to_num(0.0, 0.0, 0.0)
         blocks = torch.split(values, _BLOCK_VALUES)

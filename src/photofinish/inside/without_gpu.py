@@ -155,7 +155,8 @@ def _train_together_on_cpu(torch: Any) -> None:
     """Let processes that were to exchange gradients between GPUs do so between CPUs."""
     if not torch.distributed.is_available():
         return
-    distributed, wrapper = torch.distributed, torch.nn.parallel.DistributedDataParallel
+    distributed = torch.distributed
+    wrapper = torch.nn.parallel.DistributedDataParallel
     begin, barrier = distributed.init_process_group, distributed.barrier
     wrap = wrapper.__init__
 

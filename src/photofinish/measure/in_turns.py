@@ -224,7 +224,8 @@ def ways_of_threads(
         with context():
             settle()
             own()
-        timed_threads, timed_seconds = fewer, trainer.clock.now_seconds() - began_seconds
+        timed_threads = fewer
+        timed_seconds = trainer.clock.now_seconds() - began_seconds
         if timed_seconds <= most_seconds:
             most_seconds -= timed_seconds
             ways[fewer] = Way(own, 1, context, settle, warm_up_steps=0)

@@ -37,7 +37,9 @@ _Result = TypeVar("_Result")
 
 def measure(batches: LoaderBatches, budget: Budget, ends_seconds: float, cores: int) -> LoaderTimes:
     """Time loading in this process, then try workers. Those that hang are given up at the end."""
-    own, tried, workers_to_try = batches.settings.workers, list[TriedWorkers](), set[int]()
+    own = batches.settings.workers
+    tried = list[TriedWorkers]()
+    workers_to_try = set[int]()
     longest_seconds, most_bytes = 0.0, 0
     # As PyTorch does in a worker.
     with with_threads(1 if own else torch.get_num_threads()):

@@ -112,7 +112,8 @@ def try_inputs(
         epoch_seconds -= loading.start_seconds_by(settings.workers)
     least_seconds = loading.whole_seconds / max(1, settings.workers)
     step_seconds = max(epoch_seconds / trainer.steps_per_epoch, least_seconds)
-    candidates, tried = attempt_loading(lambda: list(listing(resident))) or [], list[Tried]()
+    candidates = attempt_loading(lambda: list(listing(resident))) or []
+    tried = list[Tried]()
     # On an accelerator, each captured input holds a pool of memory.
     blocks = _blocks(own, candidates, len(candidates) if trainer.device == CPU else 1)
     del candidates  # the workers of a block end with its loaders

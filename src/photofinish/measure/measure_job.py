@@ -30,7 +30,8 @@ def measure_job(
     Return None on other ranks than 0, and if the device is missing. `epochs` is the length of the
     job. Measuring takes about a fifth of it, or about `seconds` if that is less.
     """
-    host, steps = read_host(device, host_file), read_plan(steps_file, ExperimentPlan)
+    host = read_host(device, host_file)
+    steps = read_plan(steps_file, ExperimentPlan)
     rank = own_rank()
     run = Run(steps_file.stem, device, steps, host, data, out, weights)
     if isinstance(host, GpuTarget) and host.missing:

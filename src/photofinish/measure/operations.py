@@ -25,7 +25,8 @@ def count_operations(trainer: Trainer) -> Operations:
     batch = trainer.training.to_device(next(iter(trainer.training.host_batches(0))))
     resident = [batches for batches in (trainer.training, trainer.validation) if batches]
     image_count = sum(batches.image_count for batches in resident)
-    is_resident, memory = trainer.experiment.input.name == "resident", Allocations()
+    is_resident = trainer.experiment.input.name == "resident"
+    memory = Allocations()
     memory.hold(size=image_count * bytes_of_a_sample(batch) * is_resident)
     size, part, passes = samples_in(batch[1]), batch, 1
     if trainer.experiment.accumulate > 1:

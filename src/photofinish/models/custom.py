@@ -94,7 +94,8 @@ def blank(shape: Any, dtype: Nested[Dtype]) -> Any:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    torch_state, numpy_state = torch.default_generator.get_state(), np.random.get_state()
+    torch_state = torch.default_generator.get_state()
+    numpy_state = np.random.get_state()
     python_state = random.getstate()
     try:
         yield

@@ -163,7 +163,8 @@ def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:
-        kind, idle = "busy or idle" if load.idle_seconds else "busy", load.idle_seconds
+        kind = "busy or idle" if load.idle_seconds else "busy"
+        idle = load.idle_seconds
         text = say(kind, busy=value, idle=idle, place=place, mark=mark, at_most=at_most)
     else:
         time = f"{seconds(value)} ({say('unsure')})" if is_wide(interval) else span(value, interval)

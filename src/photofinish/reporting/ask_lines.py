@@ -149,9 +149,12 @@ def _best(job: JobRecord) -> list[Candidate]:
 
 def _row(gpu: Candidate) -> _DrawnBar:
     mark, star = ("~", "") if gpu.basis == "estimated" else ("", "*")
-    ends, middle = between(gpu.interval_with_start), seconds(gpu.with_start_seconds)
+    ends = between(gpu.interval_with_start)
+    middle = seconds(gpu.with_start_seconds)
     time = f"{mark}{ends if gpu.hides_loading else middle}{star}"
-    start_seconds, job_seconds, cost = gpu.terms.start_seconds, gpu.time.seconds, cost_text(gpu)
+    start_seconds = gpu.terms.start_seconds
+    job_seconds = gpu.time.seconds
+    cost = cost_text(gpu)
     fits = ""
     if (option := gpu.option) and option.needed_bytes:
         needed = gibibytes(option.needed_bytes)

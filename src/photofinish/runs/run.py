@@ -109,7 +109,8 @@ class Run:
                 f"{devices} devices or processes share each batch (devices.{self.device}.{key}): "
                 f"raise it in params.yaml, or use fewer"
             )
-        split, augmentation = PackedSplit(self.data).manifest, experiment.augmentation
+        split = PackedSplit(self.data).manifest
+        augmentation = experiment.augmentation
         self._check_input(split)
         self._check_ignored_class(split)
         if (augmentation.flip or augmentation.crop_padding) and split.dtype != "uint8":
@@ -146,7 +147,8 @@ class Run:
     def _check_ignored_class(self, split: Manifest) -> None:
         loss, ignored = self.experiment.loss, split.ignored_class
         ignore_index = loss.ignore_index if isinstance(loss, CrossEntropy) else IGNORED_CLASS
-        key, dataset = f"experiments.{self.name}.loss", f"datasets.{self.experiment.dataset}"
+        key = f"experiments.{self.name}.loss"
+        dataset = f"datasets.{self.experiment.dataset}"
         if ignored not in (None, ignore_index):
             raise ConfigError(
                 f"{key} in params.yaml takes {ignored} for a class, but the targets of {dataset} "
@@ -214,7 +216,8 @@ class Run:
 
     def is_finished(self) -> bool:
         """Return True if it finished, and its time limit was not raised for a further epoch."""
-        timings, limit_seconds = self.finished_times(), self.experiment.time_limit_seconds
+        timings = self.finished_times()
+        limit_seconds = self.experiment.time_limit_seconds
         if not timings or not timings.epochs_left:
             return timings is not None
         return epochs_in_time(limit_seconds, timings.total_seconds, timings.epochs) == 0

@@ -196,7 +196,9 @@ def training_record(
     setup: Setup, trainer: Trainer, initial_weights_sha256: str
 ) -> records.TrainingRecord:
     """Return the record of a training that still has its initial weights."""
-    run, manifest, published = setup.run, setup.split.manifest, setup.run.published_weights()
+    run = setup.run
+    manifest = setup.split.manifest
+    published = setup.run.published_weights()
     is_channels_last = trainer.state.memory_format is torch.channels_last
     return records.TrainingRecord(
         device=run.device,

@@ -32,7 +32,8 @@ def train(
     out: Path,
     budget_file: Path | None = None,
 ) -> None:
-    host, experiment = read_host(device, host_file), read_plan(experiment_file, ExperimentPlan)
+    host = read_host(device, host_file)
+    experiment = read_plan(experiment_file, ExperimentPlan)
     name, rank, costs = experiment_file.stem, own_rank(), Costs()
     if budget_file:
         costs = Costs.of(read_plan(budget_file, BudgetPlan), device)

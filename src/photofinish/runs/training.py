@@ -52,7 +52,8 @@ class Training:
         last_epoch: int | None = None,
     ) -> None:
         self.setup, self.team = setup, setup.team
-        self._costs, self._spent_before_seconds = setup.run.costs, spent_before_seconds
+        self._costs = setup.run.costs
+        self._spent_before_seconds = spent_before_seconds
         self._title = ", ".join(filter(None, (setup.run.title, name)))
         self.initial_weights_sha256 = sha256_of_bytes(weights_of(network))
         self.trainer = setup.new_trainer(network)
@@ -186,7 +187,8 @@ class FirstTraining(Training):
 
 def train_repeats(first: Training, monitor: LoadMonitor) -> tuple[Epochs, ...]:
     repeats: list[Epochs] = []
-    count, spent_seconds = first.setup.run.experiment.repeats, first.spent_seconds()
+    count = first.setup.run.experiment.repeats
+    spent_seconds = first.spent_seconds()
     if count > 1:
         first.trainer.forget_optimizer()  # frees memory for the next training
     for number in range(2, count + 1):

@@ -41,7 +41,8 @@ class TrainingDisplay:
             note = ", ".join(filter(None, (text, spent, at_most)))
             self.bar.update(self._task, note=note, total=epochs * self._trainer.steps_per_epoch)
             return
-        timings, tenths = self._trainer.progress.timings, 10 * metrics.epoch // epochs
+        timings = self._trainer.progress.timings
+        tenths = 10 * metrics.epoch // epochs
         left_seconds = to_come * passed_seconds(timings) / len(timings)
         if left_seconds >= _LEAST_LEFT_SECONDS and tenths > self._tenths:
             self._tenths = tenths
@@ -50,7 +51,8 @@ class TrainingDisplay:
 
     def ended(self, timings: TrainingTimes, spent: str) -> None:
         trained, planned = len(timings.epochs), counted(self._epochs, "epoch")
-        progress, rule = self._trainer.progress, self._trainer.experiment.early_stopping
+        progress = self._trainer.progress
+        rule = self._trainer.experiment.early_stopping
         since_best = progress.epochs_without_better(rule) if rule else 0  # whose weights are kept
         parts = (
             planned if trained == self._epochs else f"{trained:,} of {planned}",

@@ -141,7 +141,9 @@ def run_recorded(
             ended_at = _clock()
             load.sample()
         script.read()
-    output, trained, windows = printed.last_lines(), script.process, tuple(load.windows)
+    output = printed.last_lines()
+    trained = script.process
+    windows = tuple(load.windows)
     if gpu:
         update = {"gpu_others": int(was_used or nvidia_gpu_works(gpu))}
         windows = tuple(window.model_copy(update=update) for window in windows)

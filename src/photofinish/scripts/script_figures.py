@@ -246,7 +246,8 @@ def _placed(runs: list[_Run], steps: int, loader: int | None) -> Iterator[_Place
     has_epochs = sum(map(begins, joined)) <= _USUAL * steps
     has_validation = sum(bool(run.flags & VALIDATES) for run in joined) <= _USUAL * steps
     first = next(place for place, run in enumerate(joined) if run.steps)
-    epochs, taken = int(joined[first].loader in (None, loader)), joined[first].steps
+    epochs = int(joined[first].loader in (None, loader))
+    taken = joined[first].steps
     yield _Placed(joined[first], "first", epochs, taken)
     pending: list[_Run] = []
     for run in joined[first + 1 :]:
@@ -313,7 +314,8 @@ def _sum(placed: list[_Placed]) -> _Run:
 
 def _in_parts(placed: list[_Placed]) -> Iterator[_Placed]:
     """Yield up to ten parts of about as many steps, each in its first epoch."""
-    count, total = min(_MOST_PARTS, len(placed)), sum(each.run.steps for each in placed)
+    count = min(_MOST_PARTS, len(placed))
+    total = sum(each.run.steps for each in placed)
     part: list[_Placed] = []
     ended, taken = 0, 0
     for each in placed:

@@ -167,7 +167,8 @@ class Process:
         elif kind == "counts":
             self.counts = line
         elif kind == "seen":
-            self.seen, self.seen_at = (line["batches"], line["forward_passes"]), line["at"]
+            self.seen = (line["batches"], line["forward_passes"])
+            self.seen_at = line["at"]
         elif kind == "unseen" and self.named is None:
             self.unseen, self.may_be_named = line["why"], line["may_be_named"]
         elif kind == "failure":

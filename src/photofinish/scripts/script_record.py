@@ -71,7 +71,8 @@ def _shown(length: Length) -> str:
 
 def whole_length(run: Watched, wanted: Length | None = None) -> Length | None:
     """Return the length of the whole job, unless more epochs were seen: something repeats them."""
-    length, epoch_steps = run.process.length if run.process else None, steps_of_epoch(run)
+    length = run.process.length if run.process else None
+    epoch_steps = steps_of_epoch(run)
     if length and run.figures and epoch_steps and not length.is_steps:
         epochs = run.figures.steps / epoch_steps
         length = None if epochs > length.value + 1 else length
@@ -93,7 +94,8 @@ def epoch_share(run: Watched) -> float | None:
 
     A loop may end its epochs early, or take batches of two loaders for a step.
     """
-    longest, steps = run.figures and run.figures.longest_epoch_steps, steps_of_epoch(run)
+    longest = run.figures and run.figures.longest_epoch_steps
+    steps = steps_of_epoch(run)
     if not longest or not steps:
         return None
     return 1.0 if abs(longest - steps) <= 1 else longest / steps

@@ -63,7 +63,8 @@ def run_script(device: DeviceLabel, plan_file: Path, host_file: Path, out: Path)
     kind = "cpu"
     gpus: Sequence[int] = ()
     if isinstance(host, GpuTarget):
-        kind, gpus = host.accelerators[0].kind, host.device_ids or range(len(host.accelerators))
+        kind = host.accelerators[0].kind
+        gpus = host.device_ids or range(len(host.accelerators))
     command = plan.command.replace(PLACEHOLDER, kind)
     metrics_file = Path(plan.metrics) if plan.metrics else None
     before = _state(metrics_file)
@@ -107,7 +108,8 @@ def _keep(record: Measured, run: Watched, folder: Path) -> str:
     earlier = None
     with suppress(UserError):  # no record, or by another version of photofinish
         earlier = read_measured(folder / MEASURED)
-    now, before = record.script, earlier.script if isinstance(earlier, Measured) else None
+    now = record.script
+    before = earlier.script if isinstance(earlier, Measured) else None
     assert now
     if before and not before.ended and before.ran_as == now.ran_as:
         return "The earlier result is kept"

@@ -47,7 +47,9 @@ COMPARISON = "comparison"
 """Name and identity of the single run that each `compare` updates."""
 REPORT = "report"
 """Artifact folder of the comparison."""
-REPORT_TEXT, REPORT_TABLE, REPORT_ANSWERS = "comparison.md", "comparison.csv", "answers.json"
+REPORT_TEXT = "comparison.md"
+REPORT_TABLE = "comparison.csv"
+REPORT_ANSWERS = "answers.json"
 _MOST_NOTE_CHARACTERS = 4000
 """MLflow keeps 5,000 characters of a tag in some stores."""
 TAG_EXPERIMENT = "photofinish.experiment"
@@ -145,7 +147,8 @@ def training_document(
     if isinstance(record, records.Unavailable):
         return None
     experiment = record.experiment
-    history, seeds = records.read_history(model), records.read_seeds(model, experiment)
+    history = records.read_history(model)
+    seeds = records.read_seeds(model, experiment)
     times = records.read_record(timings_folder / records.TIMINGS, records.TrainingTimes)
     steps, measured = _steps(folder)
     scores, evaluated = _scores(results / name / records.EVALUATED, record, seeds)
@@ -259,7 +262,8 @@ def answers_of(report: Path) -> dict[Answered, Lines]:
             return {}  # a report of an older photofinish
         shown = {next(iter(row.values())): row for row in found["overview"]}
         for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines()):
-            name, began = row["experiment"], float(row["measured_at_unix_seconds"] or 0)
+            name = row["experiment"]
+            began = float(row["measured_at_unix_seconds"] or 0)
             answer = found["answers"][name]
             lines = answer["lines"]
             columns = {

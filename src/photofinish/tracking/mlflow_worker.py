@@ -80,7 +80,8 @@ def _sync(store: Store, document: documents.RunDocument) -> bool:
     with store.lock:
         tags = {documents.TAG_RESULT: document.result, documents.TAG_PROCESS: writer}
         runs = store.find_runs(f"tags.`{documents.TAG_RESULT}` = '{document.result}'")
-        run, key = next(iter(runs), None), document.tags.get(documents.TAG_TRAINING_KEY)
+        run = next(iter(runs), None)
+        key = document.tags.get(documents.TAG_TRAINING_KEY)
         if run is None and key:  # the training may have opened a run and then lost its server
             run = unfinished_run(store, key, document.tags[documents.TAG_HOST])
         if run is None:

@@ -26,7 +26,8 @@ def epoch_metrics(
 ) -> list[Metric]:
     values = asdict(metrics) | asdict(timing)
     values["images_per_second"] = training_images / timing.training_seconds
-    epoch, ended_ms = values.pop("epoch"), milliseconds(values.pop("ended_at_unix_seconds"))
+    epoch = values.pop("epoch")
+    ended_ms = milliseconds(values.pop("ended_at_unix_seconds"))
     return _at(values, ended_ms, epoch)
 
 

@@ -208,7 +208,8 @@ class BatchPlan:
         """
         if self.augmentation is None:
             return None
-        count, positions = (len(order) if self.sampler else self.image_count,), 2 * self.padding + 1
+        count = (len(order) if self.sampler else self.image_count,)
+        positions = 2 * self.padding + 1
         top, left, flip = (
             stream(name, self.seed, epoch) for name in ("crop top", "crop left", "flip")
         )

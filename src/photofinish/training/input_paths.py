@@ -185,7 +185,9 @@ class LoaderBatches(Batches):
     ) -> None:
         """`of_workers` are arguments of DataLoader, if it has workers."""
         self.image_count, self.batch_size = plan.image_count, plan.batch_size
-        self._plan, self._device, self._non_blocking = plan, device, settings.non_blocking
+        self._plan = plan
+        self._device = device
+        self._non_blocking = settings.non_blocking
         self.settings, self._sampler = settings, _EpochSampler()
         self.dataset = dataset = LoadedSamples(part, settings, plan.seed, plan.padding)
         self._loader = DataLoader(

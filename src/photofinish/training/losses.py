@@ -255,5 +255,6 @@ class CustomStep:
 
 def step_with_a_loss(experiment: Experiment) -> CustomStep | None:
     """Return the custom step of (network, batch) that returns a loss, or None."""
-    validation, settings = experiment.validation_step, experiment.validation_step or experiment.step
+    validation = experiment.validation_step
+    settings = experiment.validation_step or experiment.step
     return CustomStep(settings, trains=not validation) if settings else None

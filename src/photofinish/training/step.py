@@ -33,7 +33,8 @@ class Step:
     ) -> None:
         self.custom = CustomStep(experiment.step) if experiment.step else None
         self._criterion, self._team, self._training = criterion, team, training
-        self._parts, self._clip_norm = experiment.accumulate, experiment.clip_grad_norm
+        self._parts = experiment.accumulate
+        self._clip_norm = experiment.clip_grad_norm
         collates = experiment.input.name == "loader" and experiment.input.collate is not None
         self._counts_samples = collates or experiment.batch_transform is not None
         self.autocast = autocast(team.devices[0], experiment.precision)

@@ -60,7 +60,9 @@ class Validator:
         team: World,
         metric: Metric | None,
     ) -> None:
-        settings, rule, task = experiment.validation_step, experiment.early_stopping, criterion.task
+        settings = experiment.validation_step
+        rule = experiment.early_stopping
+        task = criterion.task
         self._custom = CustomStep(settings) if settings else step.custom
         self._criterion, self._autocast = criterion, step.autocast
         self._team, self._metric = team, metric
@@ -110,7 +112,8 @@ class Validator:
         task, to_fp32 = self._criterion.task, torch.Tensor.float
         loss, weight = self._criterion.sum_and_weight(map_nested(to_fp32, outputs), targets)
         judged = rows_that_count(task, outputs, targets) if self._metric else None
-        correct, predicted = task.num_correct(outputs, targets), task.num_predictions(targets)
+        correct = task.num_correct(outputs, targets)
+        predicted = task.num_predictions(targets)
         return Scores(loss, weight, correct, predicted, judged)
 
     def capture(
