@@ -85,10 +85,10 @@ def sample_lines(seconds: float) -> list[str]:
     samples, ends_at = list[str](), _clock() + seconds
 
     def sample() -> None:
-        now = _clock()
+        now, never = _clock(), threading.Event()
         while now < ends_at and len(samples) < _MOST_SAMPLES:
             before = now
-            time.sleep(_PERIOD_SECONDS)
+            never.wait(_PERIOD_SECONDS)  # a script may replace `sleep`
             now = _clock()
             for thread, began_at in [*_loading]:
                 periods = round((now - max(before, began_at)) / _PERIOD_SECONDS)
