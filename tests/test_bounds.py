@@ -57,7 +57,7 @@ def test_an_epoch_keeps_its_loading_and_the_job_its_start_up_too() -> None:
     assert bounds.epoch.as_measured == pytest.approx(100 / 90)
     assert bounds.epoch.at_most == pytest.approx(100 / 90)
     whole_seconds, stays_seconds = 2.5 + 5 * STEPS * 0.1, 2.25 + 5 * STEPS * 0.09
-    assert bounds.job.measured_seconds == pytest.approx(stays_seconds)
+    assert bounds.job.staying_seconds == pytest.approx(stays_seconds)
     assert bounds.job.as_measured < bounds.job.at_most < 1.3 * bounds.job.as_measured
     assert bounds.job.as_measured == pytest.approx(whole_seconds / stays_seconds)
 
@@ -73,7 +73,7 @@ def test_a_small_last_batch_is_a_fraction_of_a_step() -> None:
     """Its wait is as long as a whole batch's, as where a file is opened for each."""
     parts = [whole_epoch(0.01, 1, 0.004)] * 22 + [whole_epoch(0.01, 0.1, 0.004)]
     bound = epoch_bound(on_cpu(epoch_seconds=0.23, parts=parts, epoch_steps=22.1))
-    assert (bound.whole_seconds, bound.measured_seconds) == pytest.approx((0.23, 0.092))
+    assert (bound.whole_seconds, bound.staying_seconds) == pytest.approx((0.23, 0.092))
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,9 @@ def test_workers_that_hide_loading_still_load_as_long_as_when_they_were_tried(
 def test_loading_never_takes_longer_than_a_faster_training() -> None:
     bounds: Any = speedup_bounds(on_cpu(epoch_seconds=STEPS * 0.1 * 0.85))
     assert bounds.epoch.as_measured == pytest.approx(100 / 90)
-    assert bounds.job.measured_seconds < bounds.job.whole_seconds
+    assert bounds.job.staying_seconds < bounds.job.whole_seconds
     busy = on_cpu(epoch_seconds=STEPS * 0.2, load=(BUSY,), measured_load=(QUIET,))
-    assert epoch_bound(busy).measured_seconds == pytest.approx(STEPS * 0.09)
+    assert epoch_bound(busy).staying_seconds == pytest.approx(STEPS * 0.09)
 
 
 def test_on_a_busy_machine_loading_takes_half() -> None:

@@ -263,7 +263,7 @@ def test_the_figures_of_a_job_are_its_own_though_its_answer_is_of_its_sweep() ->
     for job, (minutes_here, row, column) in zip(record, sizes, strict=True):
         worth = job.one_training
         assert (worth.answer, worth.jobs) == ("Probably yes", 4)
-        assert worth.here.seconds == pytest.approx(60 * minutes_here)
+        assert worth.cpu_time.seconds == pytest.approx(60 * minutes_here)
         cells = grid(record).cells
         assert worth.speedup == (cells.get((row, column)) or cells[column, row]).figure
         assert worth.there_seconds / 60 == pytest.approx(8.75, abs=0.2)

@@ -179,7 +179,7 @@ def test_a_limited_job_that_may_stop_early_has_its_epochs_at_most(make_result: M
     stopping = {"early_stopping": EarlyStopping(patience=5)}
     experiment = cpu.record.experiment.model_copy(update=stopping)
     found = verdict(pair_of(with_record(cpu, experiment=experiment)))
-    here, planned = found.job.worth.here, decide(pair_of(cpu)).worth.here
+    here, planned = found.job.worth.cpu_time, decide(pair_of(cpu)).worth.cpu_time
     assert here.seconds == planned.seconds
     assert here.interval[0] < cpu.times.total_seconds < planned.interval[0]
     assert here.interval[1] == planned.interval[1]

@@ -192,7 +192,7 @@ class Worth:
 
     @property
     def speedup(self) -> float | None:
-        return self.here.seconds / self.gpu.time.seconds if self.gpu else None
+        return self.cpu_time.seconds / self.gpu.time.seconds if self.gpu else None
 
     @property
     def idle_to_busy(self) -> Interval | None:
@@ -208,7 +208,7 @@ class Worth:
         return self.time_here.idle.over(there)[0], self.time_here.busy.over(there)[1]
 
     @property
-    def here(self) -> UncertainTime:
+    def cpu_time(self) -> UncertainTime:
         """Time on the CPU, without an interval if it was busy."""
         return self.time_here.shown
 

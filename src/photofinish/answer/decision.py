@@ -155,8 +155,8 @@ def _would_decide(worth: Worth) -> bool:
     if worth.gpu is None:
         return True
     known = UncertainTime(worth.gpu.time.seconds)
-    is_open = of_rented(worth.here, known, worth.terms) == "Can't tell"
-    return worth.there_seconds < worth.here.seconds and not is_open
+    is_open = of_rented(worth.cpu_time, known, worth.terms) == "Can't tell"
+    return worth.there_seconds < worth.cpu_time.seconds and not is_open
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _change(pair: Comparison, worth: Worth) -> Action | None:
             over_cpu = gain if run is pair.cpu else gain * (worth.speedup or 0.0)
             action = Action("change a setting", remedy=remedy, devices=(run.device,))
             changes.append(_Change(action, gain, over_cpu))
-    by_gpu = worth.here.seconds / worth.there_seconds if worth.is_yes else 1.0
+    by_gpu = worth.cpu_time.seconds / worth.there_seconds if worth.is_yes else 1.0
     pays = [
         change
         for change in changes
@@ -230,5 +230,5 @@ def gpu_of_yours(pair: Comparison, worth: Worth) -> tuple[float, tuple[float, fl
         return None
     limit = pair.bounds.job.at_most  # by this machine's loading and start-up
     low, high = (min(end, limit) for end in worth.interval)
-    speedup = min(worth.here.seconds / worth.gpu.time.seconds, limit)
+    speedup = min(worth.cpu_time.seconds / worth.gpu.time.seconds, limit)
     return (speedup, (low, high)) if speedup >= LEAST_GAIN else None

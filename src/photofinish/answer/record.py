@@ -117,7 +117,7 @@ def job_record(pair: Comparison, decision: Decision) -> JobRecord:
     share = pair.cpu.startup_seconds / stays.whole_seconds
     loads_longer = loads_longer_than_it_starts(pair)
     if loads_longer and (epoch := pair.bounds.epoch):
-        share = epoch.measured_seconds / epoch.whole_seconds
+        share = epoch.staying_seconds / epoch.whole_seconds
     return JobRecord(
         **vars(pair),
         is_script=pair.cpu.settings is None,

@@ -93,7 +93,7 @@ class EstimatedJob:
         steps = samples / operations.images if samples else run.steps_per_epoch or 1
         self._steps = measured_over_estimated(run, operations, measured) * steps
         self._once_seconds = run.once_seconds
-        self._loading_seconds = stays.epoch.measured_seconds if stays.epoch else 0.0
+        self._loading_seconds = stays.epoch.staying_seconds if stays.epoch else 0.0
         self._most_loading_seconds = steps * (
             (run.script and run.script.step_loading_seconds) or 0.0
         )

@@ -132,8 +132,7 @@ class SpeedupBound:
 
     whole_seconds: float
     """Whole time of the job, or of its mean epoch."""
-    measured_seconds: float
-    """Time that stays."""
+    staying_seconds: float
     error: float
 
     @property
@@ -144,7 +143,7 @@ class SpeedupBound:
     @property
     def as_measured(self) -> float:
         """Speed-up if everything that need not stay on the CPU took no time."""
-        seconds = self.measured_seconds
+        seconds = self.staying_seconds
         return max(1.0, self.whole_seconds / seconds) if seconds else math.inf
 
 

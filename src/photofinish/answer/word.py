@@ -98,7 +98,7 @@ def not_estimated(pair: Comparison) -> Worth:
 
 def loads_longer_than_it_starts(pair: Comparison) -> bool:
     """Return True if most of the time that stays on the CPU is loading, not start-up."""
-    return pair.bounds.job.measured_seconds > 2 * pair.cpu.startup_seconds
+    return pair.bounds.job.staying_seconds > 2 * pair.cpu.startup_seconds
 
 
 def decide_rented(sweep: Sequence[Comparison]) -> Worth | None:

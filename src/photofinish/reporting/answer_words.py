@@ -97,7 +97,7 @@ def answer_text(job: JobRecord) -> str:
     place = say("on the CPU" if worth.is_here else "here")
     time_here = here_text(job, worth, place)
     if kind == "no by start-up" and worth.time_here.is_busy:  # of which a share is named
-        time_here = say("time at", time=seconds(worth.here.seconds), place=place, at_most="")
+        time_here = say("time at", time=seconds(worth.cpu_time.seconds), place=place, at_most="")
     cause = short_cause(job, "gpu" if worth.is_here and worth.answer == "No" else "cpu")
     waits, share = _waits(job, worth)
     text = say(
@@ -159,7 +159,7 @@ def cost_text(gpu: Candidate) -> str:
 
 def here_text(job: JobRecord, worth: Worth, place: str = "") -> str:
     """Return the time on this CPU, with its range, and a mark if it is extrapolated."""
-    value, interval = worth.here.seconds, worth.here.interval
+    value, interval = worth.cpu_time.seconds, worth.cpu_time.interval
     load, mark = worth.time_here, "~" * job.cpu.is_extrapolated
     at_most = say("at most") if job.cpu.may_stop_early else ""
     if load.is_busy:

@@ -28,7 +28,7 @@ from photofinish.answer.record import (
 from photofinish.config.base import Record
 from photofinish.errors import UserError
 from photofinish.files import OWN_FOLDER
-from photofinish.reporting.causes import cause, commands, remedy_line
+from photofinish.reporting.causes import cause_text, commands, remedy_line
 from photofinish.reporting.page import template
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.measurements import Learns
@@ -237,7 +237,7 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
     gpu, saved_seconds = worth.gpu, None
     if gpu and worth.is_elsewhere:
         saved_seconds = Number.of(
-            worth.here.seconds - gpu.time.seconds, worth.saved if worth.interval else None
+            worth.cpu_time.seconds - gpu.time.seconds, worth.saved if worth.interval else None
         )
     causes = [(run, it) for run in job.runs for it in job.causes[run.device]]
     return AnswerRecord(
@@ -251,13 +251,13 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
             kind=job.action.kind, text=verdict.action, accelerator=job.action.accelerator
         ),
         model=verdict.model,
-        cpu_seconds=Number.of(worth.here.seconds, worth.here.interval),
+        cpu_seconds=Number.of(worth.cpu_time.seconds, worth.cpu_time.interval),
         gpu=job.worth.gpu_name,
         gpu_seconds=Number.of(gpu.time.seconds, gpu.time.interval) if gpu else None,
         speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
-            CauseRecord(device=run.device, part=it.of, cause=it.cause, text=cause(run, it))
+            CauseRecord(device=run.device, part=it.of, cause=it.cause, text=cause_text(run, it))
             for run, it in causes
         ),
         suggestions=tuple(

@@ -97,10 +97,10 @@ def repaid_line(hour: JobAnswer) -> str | None:
         return say("own repaid", after=least_seconds) if is_later else None
     if worth.gpu is None or not worth.terms.start_seconds or is_wide(worth.gpu.time.interval):
         return None
-    saved_seconds = worth.here.seconds - worth.gpu.time.seconds
+    saved_seconds = worth.cpu_time.seconds - worth.gpu.time.seconds
     if saved_seconds <= 0:
         return say("never repaid", gpu=gpu_words(worth)) if worth.answer == "No" else None
-    after = worth.terms.start_seconds * worth.here.seconds / saved_seconds
+    after = worth.terms.start_seconds * worth.cpu_time.seconds / saved_seconds
     never = "never" if worth.interval and worth.saved[0] <= 0 else ""
     return say("setup repaid", gpu=gpu_words(worth), after=after, never=never)
 
@@ -111,7 +111,7 @@ def bars(job: JobRecord) -> list[str]:
     mark = "~" if run.is_extrapolated else ""
     mark = "over " if run.is_bound else mark
     cpu = _DrawnBar("this CPU", 0.0, run.whole_seconds, f"{mark}{seconds(run.whole_seconds)}")
-    rows = [cpu._replace(is_unsure=is_wide(worth.here.interval))]
+    rows = [cpu._replace(is_unsure=is_wide(worth.cpu_time.interval))]
     if worth.is_here and worth.gpu:
         time, is_sure = worth.gpu.time, not is_wide(worth.gpu.time.interval)
         row = _DrawnBar(worth.gpu.name, 0.0, time.seconds, there_text(job) if is_sure else "")

@@ -18,7 +18,7 @@ _FIXES = {
 }  # fmt: skip
 
 
-def cause(run: Job, it: Diagnosis) -> str:
+def cause_text(run: Job, it: Diagnosis) -> str:
     if it.cause == "start-up-bound":
         return say(it.cause, share=it.share, whole=run.whole_seconds)
     if it.not_known:
@@ -45,27 +45,27 @@ def short_cause(job: JobRecord, device: DeviceLabel) -> str:
     return say("likely share", cause=text) if text and causes[0].likely else text
 
 
-def _share(cause: Diagnosis) -> str:
-    kind = cause.likely or cause.cause
+def _share(diagnosis: Diagnosis) -> str:
+    kind = diagnosis.likely or diagnosis.cause
     if kind == "start-up-bound":
-        return say("share of start-up", share=cause.share)
-    if (not cause.is_apart and kind != "input-bound") or kind == "not known":
+        return say("share of start-up", share=diagnosis.share)
+    if (not diagnosis.is_apart and kind != "input-bound") or kind == "not known":
         return ""
     kinds = {
-        "input-bound": "share of loader" if cause.is_apart else "share of waiting",
+        "input-bound": "share of loader" if diagnosis.is_apart else "share of waiting",
         "copy-bound": "share of copying",
         "launch-bound": "share of launching",
     }
-    return say(kinds.get(kind, "share of arithmetic"), share=cause.share)
+    return say(kinds.get(kind, "share of arithmetic"), share=diagnosis.share)
 
 
-def advice(cause: Diagnosis) -> str:
-    if cause.remedies:
+def advice(diagnosis: Diagnosis) -> str:
+    if diagnosis.remedies:
         return " ".join(
             say(kind, line=remedy_line(remedy), prediction=prediction(remedy))
-            for kind, remedy in zip(("try", "or try"), cause.remedies, strict=False)
+            for kind, remedy in zip(("try", "or try"), diagnosis.remedies, strict=False)
         )
-    why = say(f"none: {cause.no_remedy}" if cause.no_remedy else "cause unknown")
+    why = say(f"none: {diagnosis.no_remedy}" if diagnosis.no_remedy else "cause unknown")
     return say("no suggestion", why=why)
 
 

@@ -69,7 +69,7 @@ def all_jobs(jobs: Sequence[JobRecord]) -> Picture:
     descriptions = []
     for y, job in enumerate(jobs):
         worth = job.one_training
-        name, cpu_seconds = job.name[:_LONGEST_NAME], worth.here.seconds
+        name, cpu_seconds = job.name[:_LONGEST_NAME], worth.cpu_time.seconds
         axes.text(0.01, y - 0.3, name, transform=axes.get_yaxis_transform(), fontweight="bold")
         texts = [f"{job.name}: {phrase(job.worth)}; {seconds(cpu_seconds)} here"]
         if worth.gpu and not is_wide(worth.gpu.time.interval):
@@ -83,10 +83,10 @@ def all_jobs(jobs: Sequence[JobRecord]) -> Picture:
             texts.append(
                 say("described there", time=gpu_seconds, gpu=gpu_words(worth), setup=setup)
             )
-        _dot(axes, y, cpu_seconds, worth.here.interval, "cpu", say("picture of here"))
+        _dot(axes, y, cpu_seconds, worth.cpu_time.interval, "cpu", say("picture of here"))
         if not job.gpu:
             label = say("infinitely fast", limit=None)
-            least = max(_TIMES[0], job.bounds.job.measured_seconds)
+            least = max(_TIMES[0], job.bounds.job.staying_seconds)
             axes.vlines(least, y - 0.2, y + 0.2, INK, ":", label=label, linewidth=1)
             texts.append(say("infinitely fast", limit=least))
         descriptions.append(", ".join(texts))
@@ -172,11 +172,11 @@ def when_rent_pays(job: JobRecord) -> Picture | None:
         return None
     terms, gpu_seconds = worth.terms, gpu.time.seconds
     lines = (
-        _Line(say("picture of here"), 0.0, worth.here.seconds),
+        _Line(say("picture of here"), 0.0, worth.cpu_time.seconds),
         _Line(say("rented", gpu=gpu.name), terms.start_seconds, gpu_seconds),
         _Line(say("and minimum", worth=worth), terms.least_seconds, gpu_seconds),
     )
-    crossing = terms.least_seconds / (worth.here.seconds - gpu_seconds)
+    crossing = terms.least_seconds / (worth.cpu_time.seconds - gpu_seconds)
     most = max(2.0, 2 * crossing, 1.2 * runs.surely)
     figure, axes = panel(SMALL, _HEIGHT)
     size, time_unit = _unit(max(line.start_seconds + most * line.run_seconds for line in lines))

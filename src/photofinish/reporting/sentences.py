@@ -22,7 +22,13 @@ from photofinish.reporting.answer_words import (
     model_text,
     slow_loading,
 )
-from photofinish.reporting.causes import advice, cause, estimate_hints, slow_gpu_lines, stall_lines
+from photofinish.reporting.causes import (
+    advice,
+    cause_text,
+    estimate_hints,
+    slow_gpu_lines,
+    stall_lines,
+)
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import faster, is_wide, measure_again, seconds
@@ -172,10 +178,10 @@ def _why(job: JobRecord, run: Job) -> list[str]:
         kind = "likely cause"
     elif main.not_known:
         kind = "unknown cause"
-    sentences = [say(kind, device=run.device.upper(), it=main, cause=cause(run, main))]
+    sentences = [say(kind, device=run.device.upper(), it=main, cause=cause_text(run, main))]
     if main.remedies or main.no_remedy:
         sentences.append(advice(main))
-    sentences += [say("another cause", cause=cause(run, other)) for other in causes[:-1]]
+    sentences += [say("another cause", cause=cause_text(run, other)) for other in causes[:-1]]
     return [" ".join(sentences)]
 
 
@@ -202,7 +208,7 @@ def _cautions(job: JobRecord) -> Iterator[str]:
 
 def _time_limit(job: JobRecord) -> str:
     """Return a caution about a training that was timed in part, as by a time limit."""
-    run, (low, high) = job.cpu, job.one_training.here.interval
+    run, (low, high) = job.cpu, job.one_training.cpu_time.interval
     ends = say("unsure") if is_wide((low, high)) else f"{seconds(low)} to {seconds(high)}"
     return say(
         "time limit",
