@@ -28,7 +28,7 @@ from photofinish.answer.record import (
 from photofinish.config.base import Record
 from photofinish.errors import UserError
 from photofinish.files import OWN_FOLDER
-from photofinish.reporting.causes import cause_text, commands, remedy_line
+from photofinish.reporting.causes import commands, reason, remedy_line
 from photofinish.reporting.page import template
 from photofinish.reporting.sentences import Verdict
 from photofinish.results.measurements import Learns
@@ -257,7 +257,7 @@ def answer_of(verdict: Verdict) -> AnswerRecord:
         speedup=Number.of(worth.speedup, worth.interval),
         saved_seconds=saved_seconds,
         causes=tuple(
-            CauseRecord(device=run.device, part=it.of, cause=it.cause, text=cause_text(run, it))
+            CauseRecord(device=run.device, part=it.of, cause=it.cause, text=reason(run, it))
             for run, it in causes
         ),
         suggestions=tuple(

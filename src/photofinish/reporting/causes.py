@@ -18,7 +18,7 @@ _FIXES = {
 }  # fmt: skip
 
 
-def cause_text(run: Job, it: Diagnosis) -> str:
+def reason(run: Job, it: Diagnosis) -> str:
     if it.cause == "start-up-bound":
         return say(it.cause, share=it.share, whole=run.whole_seconds)
     if it.not_known:

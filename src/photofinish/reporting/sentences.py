@@ -22,13 +22,7 @@ from photofinish.reporting.answer_words import (
     model_text,
     slow_loading,
 )
-from photofinish.reporting.causes import (
-    advice,
-    cause_text,
-    estimate_hints,
-    slow_gpu_lines,
-    stall_lines,
-)
+from photofinish.reporting.causes import advice, estimate_hints, reason, slow_gpu_lines, stall_lines
 from photofinish.reporting.say import say
 from photofinish.reporting.templates import THE_SAME
 from photofinish.wording import faster, is_wide, measure_again, seconds
@@ -178,10 +172,10 @@ def _why(job: JobRecord, run: Job) -> list[str]:
         kind = "likely cause"
     elif main.not_known:
         kind = "unknown cause"
-    sentences = [say(kind, device=run.device.upper(), it=main, cause=cause_text(run, main))]
+    sentences = [say(kind, device=run.device.upper(), it=main, cause=reason(run, main))]
     if main.remedies or main.no_remedy:
         sentences.append(advice(main))
-    sentences += [say("another cause", cause=cause_text(run, other)) for other in causes[:-1]]
+    sentences += [say("another cause", cause=reason(run, other)) for other in causes[:-1]]
     return [" ".join(sentences)]
 
 
