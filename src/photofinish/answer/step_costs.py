@@ -188,7 +188,7 @@ def slow_gpu(cpu: Job, gpu: Job, on_cpu: EpochStep) -> SlowGpu | None:
     operations = gpu.operations if gpu.script else gpu.operations or cpu.operations
     sheets = {sheet.full_name: sheet for sheet in accelerators().values()}
     sheet = sheets.get(gpu.device_name) if gpu.device_count == 1 else None
-    if not (operations and sheet and gpu.has_steps) or gpu.is_bound:
+    if not (operations and sheet and gpu.has_steps) or gpu.is_bound or gpu.has_busy_steps:
         return None
     precision = cpu.settings.precision if cpu.settings else gpu.precision
     is_captured = are_captured(cpu.settings, operations)

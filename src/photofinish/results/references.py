@@ -106,7 +106,7 @@ def record_all(plan: Path, results: Path, out: Path, machine: str | None) -> Non
         raise ConfigError(f"--machine {machine}: a name is 1 to 64 letters, digits, '-' and '_'")
     names = sorted(path.stem for path in plan.glob("*.json"))
     if not names and plan.parent.is_dir():
-        raise UserError("params.yaml has no experiments, and scripts are not recorded")
+        raise UserError(f"{plan} has no experiments, and scripts are not recorded")
     if not names:
         raise UserError(f"{plan} has no experiments: run `dvc repro` first")
     written = 0

@@ -304,7 +304,6 @@ def _follow(
             break
         first_step_at = trained.first_step_at
         if first_step_at is None:
-            load.begin()
             left_seconds = limits.patience_seconds - (now - began_at)
             awaited = "the first optimizer step"
             awaited = awaited if trained.has_torch else "the script to import torch"
@@ -319,6 +318,7 @@ def _follow(
             if warning not in ("", said):
                 progress.say(warning)
                 said = warning
+            load.begin()
             continue
         load.sample()  # programs that come and go are busy for seconds, not on average
         figures, passed_seconds = trained.figures(), now - first_step_at
@@ -361,7 +361,7 @@ def _no_steps(process: Process, kind: str, watched: Watched) -> str:
         if others:
             what = f"imported {listed([*others])} but not torch, and only torch can be watched"
             option = ""
-        elif status and "No module named 'torch'" not in watched.output:
+        elif status and watched.output and "No module named 'torch'" not in watched.output:
             return f"the command {how}, before an import of torch was seen."
     elif process.steps:
         what = f"took only {counted(process.taken_steps, 'step')}, too few to time one"
