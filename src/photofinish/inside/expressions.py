@@ -15,26 +15,29 @@ import sysconfig
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
-from types import BuiltinFunctionType, FrameType, FunctionType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 
 _WRAPPERS = ("tqdm", "enumerate", "reversed", "sorted", "list", "iter", "track", "progress_bar")
 """Functions with as many items as their first argument."""
-_FUNCTIONS = (int, len, range, min, max, round, abs, getattr, math.ceil, math.floor)
+_FUNCTIONS = (int, len, range, min, max, round, abs, math.ceil, math.floor)
 _METHODS = ("get", "size")
 """Methods of dictionaries and tensors, which are not Python code."""
 _STEADY = {*(known.__name__ for known in _FUNCTIONS), *_METHODS, *_WRAPPERS}
-_STEADY |= {"isinstance", "hasattr", "is_available", "is_initialized", "get_rank"}
+_STEADY |= {"isinstance", "getattr", "hasattr", "is_available", "is_initialized", "get_rank"}
 """Functions that answer alike in each iteration, if they are given the same."""
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 LOOPS = ast.For | ast.While | COMPREHENSIONS
 DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+_BRANCHES = ast.If | ast.match_case | ast.ExceptHandler
 _VARIABLES = ast.Name | ast.Attribute | ast.Subscript
 _PLAIN = _VARIABLES | ast.Constant | ast.Slice | ast.List | ast.Tuple | ast.Dict
 _PLAIN |= ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare
 """Expressions without effects, if their parts have none."""
+_OPERATIONS = ast.BinOp | ast.UnaryOp | ast.BoolOp | ast.Compare | ast.Call
+"""Expressions that may run methods of their operands."""
 _LIBRARIES = (
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
@@ -47,9 +50,8 @@ _OWN_REFERENCES = 3
 
 def names_of(frame: FrameType) -> Mapping[str, Any]:
     """Return the variables of a frame."""
-    names: dict[str, Any] = {}
+    names = values = frame.f_locals
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        values = frame.f_locals
         names = dict(values)
         # Before Python 3.13, this snapshot keeps all local variables alive until it is cleared.
         if isinstance(values, dict) and sys.getrefcount(values) == _OWN_REFERENCES:
@@ -75,9 +77,17 @@ def count_of(node: Any, names: Mapping[str, Any]) -> tuple[float, bool]:
         if type(value).__module__.startswith("tqdm"):
             value = value.iterable
         is_loader = any(kind.__name__ == "DataLoader" for kind in type(value).__mro__)
-        return math.nan if is_view and not isinstance(value, dict) else len(value), is_loader
+        is_known = _is_plain(value) and (not is_view or isinstance(value, dict))
+        return len(value) if is_known else math.nan, is_loader
     except Exception:  # noqa: BLE001  # of the user's code, whose training goes on
         return math.nan, False
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether operators and functions run none of the user's code for a value."""
+    parts = value, inspect.getattr_static(value, "batch_sampler", value)
+    packages = {type(part).__module__.partition(".")[0] for part in parts if part is not None}
+    return packages <= {"builtins", "torch", "numpy"} and not hasattr(value, "__next__")
 
 
 def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -100,7 +110,13 @@ def value_of(node: ast.expr, names: Mapping[str, Any]) -> Any:
             getter = getattr(type(attribute), "__get__", None)
             is_safe = not isinstance(attribute, property) and not isinstance(getter, FunctionType)
         elif isinstance(part, ast.Subscript):
-            is_safe = isinstance(value_of(part.value, names), (list, tuple, Mapping))
+            value = value_of(part.value, names)
+            is_safe = isinstance(value, (list, tuple, Mapping))
+            is_safe = is_safe and not hasattr(type(value), "__missing__")
+        is_identity = isinstance(getattr(part, "ops", [None])[0], ast.Is | ast.IsNot)
+        if isinstance(part, _OPERATIONS) and not is_identity:
+            operands = [each for each in ast.iter_child_nodes(part) if isinstance(each, _VARIABLES)]
+            is_safe = is_safe and all(_is_plain(value_of(each, names)) for each in operands)
         if not is_safe:
             raise LookupError(ast.unparse(part))
     return eval(ast.unparse(node), {}, names)  # noqa: S307  # the script has it
@@ -159,7 +175,7 @@ def ends_of(loop: ast.AST) -> Iterator[tuple[list[ast.expr], Any]]:
         if not (is_exit or is_break or isinstance(end, ast.Return | ast.Raise)):
             continue
         tests: list[ast.expr] = []
-        for part in (part for part in own if end in ast.walk(part)):
+        for part in (part for part in own if isinstance(part, _BRANCHES) if end in ast.walk(part)):
             if isinstance(part, ast.If):
                 is_met = any(end in ast.walk(statement) for statement in part.body)
                 tests += _parts_of(part.test) if is_met else [ast.UnaryOp(ast.Not(), part.test)]
@@ -202,8 +218,18 @@ def tree_of(file: str) -> ast.Module:
     return ast.parse("".join(lines))
 
 
+@functools.cache
+def _codes_of(tree: ast.Module) -> list[CodeType]:
+    codes = [compile(tree, "", "exec", dont_inherit=True)]
+    for code in codes:
+        codes += [const for const in code.co_consts if isinstance(const, CodeType)]
+    return codes
+
+
 def way_of(frame: FrameType, tree: ast.Module) -> list[Any]:
     """Return the nodes around a frame's current call, from its function to the call."""
+    if frame.f_code not in _codes_of(tree):  # the file has changed since
+        raise LookupError(frame.f_code.co_name)
     at: Any = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     line, end_line, column, end_column = at  # of code without positions, these are None
     way, nodes = [tree], [*ast.iter_child_nodes(tree)]

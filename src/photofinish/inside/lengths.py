@@ -132,11 +132,11 @@ def _length_of_trainer(loops_around: Callable[[Any], Any]) -> dict[str, Any] | N
         function = frame.f_code.co_name
         # Read f_locals only in these frames, because reading keeps local variables alive.
         if module.startswith(_TRAINERS) and function in ("fit", "train"):
-            trainer = frame.f_locals["self"]
+            trainer = frame.f_locals.get("self")
             settings = getattr(trainer, "args", trainer)
             for name, done in _TRAINED:
                 value = getattr(settings, name, None)
-                if value is not None and value > 0:
+                if isinstance(value, (int, float)) and value > 0:
                     holders = trainer, getattr(trainer, "state", None)
                     resumed = (getattr(holder, done, None) for holder in holders)
                     loops = loops_around(frame.f_back)

@@ -227,7 +227,7 @@ class _Reader:
         if self._varies(test) or is_unclear(test) or self._changing(test):
             return None
         try:
-            return bool(value_of(test, self._names))
+            return not value_of(ast.UnaryOp(ast.Not(), test), self._names)
         except Exception:  # noqa: BLE001  # it does more than known functions
             return None
 
@@ -307,7 +307,8 @@ class _Reader:
                 changed = {
                     text for text in changed if not isinstance(self._names.get(text), _VALUES)
                 }
-                by = by if called(value) == "append" else self._changing(*value.args)
+                inputs = [*value.args, *value.keywords]
+                by = by if called(value) == "append" else self._changing(*inputs)
                 by = by if part not in self._way else []
             else:
                 continue
