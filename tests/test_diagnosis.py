@@ -186,7 +186,7 @@ def test_figures_that_show_no_cause_name_none(measured: dict[str, Any], why: str
     job = record_of(compared(slow(**measured)))
     (known,) = job.causes["cpu"]
     assert (known.of, known.cause, known.remedies) == ("an epoch", "not known", ())
-    assert why in causes.cause(job.cpu, known)
+    assert why in causes.reason(job.cpu, known)
 
 
 def test_a_busy_machine_still_shows_the_parts_and_a_likely_cause() -> None:
@@ -314,7 +314,7 @@ def test_the_picture_has_the_parts_of_a_step_and_the_table_the_causes() -> None:
     pair = compared(cpu, gpu)
     job = record_of(pair)
     start, _ = job.causes["cpu"]
-    assert causes.cause(job.cpu, start) == "start-up is 55% of the job's 44 s"
+    assert causes.reason(job.cpu, start) == "start-up is 55% of the job's 44 s"
     assert causes.advice(start).startswith("No setting to suggest: ")
     picture: Any = where_a_step_goes(job)
     assert re.findall(r"<text[^>]*>(?:<!--.*?-->)?\s*(CPU|GPU)", picture.inline) == ["CPU", "GPU"]
